@@ -13,9 +13,7 @@ from pytest_promptfmt.cli.output import say
 from pytest_promptfmt.core.errors import display_path
 from pytest_promptfmt.inputs.store import FILE_NAME, remove_store
 from pytest_promptfmt.plugin.collected import decisions
-from pytest_promptfmt.results.wording import first_of
-
-_MOST_REASONS = 20
+from pytest_promptfmt.results.wording import LINES, first_of
 
 
 def why(
@@ -51,5 +49,5 @@ def cache(
         return
     misses = Counter(decision.reason for decision in found.values() if decision.file is None)
     say(f"{len(found) - misses.total():,} of {len(found):,} files are unchanged and shown from the cache")
-    for line in first_of([f"{number:,} run: {reason}" for reason, number in misses.most_common()], _MOST_REASONS):
+    for line in first_of([f"{number:,} run: {reason}" for reason, number in misses.most_common()], LINES):
         say(line)

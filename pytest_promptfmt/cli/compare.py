@@ -16,7 +16,7 @@ from pytest_promptfmt.cli.options import AsJson, NoCode, pytest_options, require
 from pytest_promptfmt.cli.output import print_json, say
 from pytest_promptfmt.core.errors import PromptfmtError, SettingsError
 from pytest_promptfmt.plugin.collected import CollectedPrompts, with_collected
-from pytest_promptfmt.results.wording import listed
+from pytest_promptfmt.results.wording import NAMES, listed
 from pytest_promptfmt.revisions.git import Repository
 from pytest_promptfmt.revisions.upstream import Followed, changed_tasks, content_of, followed, is_same
 from pytest_promptfmt.snapshots.lock import FILE_NAME, Locked, LockedOrigin, read_lock, write_lock
@@ -25,7 +25,6 @@ from pytest_promptfmt.systems.task_files import read_task_file
 from pytest_promptfmt.tasks import TaskIndex
 
 _DIGITS: Final = 12
-_SHOWN: Final = 12
 
 
 @runtime_checkable
@@ -194,7 +193,7 @@ def _tasks(one: Followed, there: Path, options: Sequence[str]) -> list[str]:
 
     def use(found: Sequence[CollectedPrompts]) -> None:
         changed, seen = changed_tasks((each.seen for each in found), one, there)
-        names = f": {listed(changed, _SHOWN)}" if changed else ""
+        names = f": {listed(changed, NAMES)}" if changed else ""
         lines.append(f"prompts or tokens of {len(changed):,} of {seen:,} tasks change{names}")
 
     with_collected(use, [], options)

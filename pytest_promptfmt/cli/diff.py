@@ -27,7 +27,7 @@ from pytest_promptfmt.results.clusters import Cluster, FindingGroup, grouped
 from pytest_promptfmt.results.html import html_comparison
 from pytest_promptfmt.results.markdown import bounded, cluster_blocks, code, finding_table
 from pytest_promptfmt.results.terminal import finding_lines
-from pytest_promptfmt.results.wording import counted, listed
+from pytest_promptfmt.results.wording import NAMES, counted, listed
 from pytest_promptfmt.revisions import RevisionComparison, Unknown, compare_revisions
 from pytest_promptfmt.revisions.git import WORK_TREE, Repository
 from pytest_promptfmt.revisions.task_changes import short_name
@@ -40,9 +40,6 @@ MOST_DIGESTS = 100
 
 UNKNOWN = 3
 """The exit code where no change was found, and some tasks are unknown."""
-
-SHOWN_UNKNOWN = 12
-"""Tasks of one reason that are named."""
 
 
 class UnknownTasks(StrEnum):
@@ -271,7 +268,7 @@ class _Report:
 
     def lines(self, *, verbose: bool) -> Iterator[Text]:
         """Yield the comparison as lines for a terminal."""
-        most = None if verbose else SHOWN_UNKNOWN
+        most = None if verbose else NAMES
         for cluster in self.clusters:
             yield from cluster_lines(cluster, verbose=verbose)
         yield from map(styled, finding_lines(self.findings, is_verbose=verbose))
@@ -293,7 +290,7 @@ class _Report:
         """Return the comparison as a comment on a pull request of at most `COMMENT_LIMIT` bytes."""
         head = f"## Prompts\n\n{' → '.join(map(code, self.sides))}: {self.summary}\n"
         blocks = cluster_blocks(self.clusters, "prompt")
-        for title, details in self.notes(SHOWN_UNKNOWN):
+        for title, details in self.notes(NAMES):
             blocks.append("\n".join([f"**{code(title)}**", "", *(f"- {code(line)}" for line in details), ""]))
         blocks += [*version_block(self.compared.versions), *finding_table(self.findings)]
         return bounded(head, blocks, COMMENT_LIMIT, self._digests())
@@ -309,13 +306,13 @@ class _Report:
         """Return the HTML page: each change with the example that the comparison has of it, and new findings."""
         old, new = self.sides
         notes = [f"{old} → {new}: {self.summary}"]
-        notes += ["; ".join([title, *details]) for title, details in self.notes(SHOWN_UNKNOWN)]
+        notes += ["; ".join([title, *details]) for title, details in self.notes(NAMES)]
         notes += map(str, version_lines(self.compared.versions, verbose=False))
         return html_comparison(self.clusters, self.findings, old=old, new=new, notes=notes)
 
 
 def _about_pointers(names: Sequence[str]) -> str:
-    number, shown = counted(len(names), "file"), listed(names, SHOWN_UNKNOWN)
+    number, shown = counted(len(names), "file"), listed(names, NAMES)
     return f"{number} in Git LFS, of which this clone has only pointers, so only these were compared: {shown}"
 
 

@@ -18,7 +18,7 @@ from pytest_promptfmt.core.text import END, escape_controls, show, show_inner
 from pytest_promptfmt.profiles import Tokenizer
 from pytest_promptfmt.profiles.encoding import EncodedPair
 from pytest_promptfmt.results.clusters import Cluster
-from pytest_promptfmt.results.wording import listed
+from pytest_promptfmt.results.wording import NAMES, listed
 from pytest_promptfmt.snapshots.content import to_json
 from pytest_promptfmt.snapshots.hunks import marked_lines
 
@@ -30,7 +30,6 @@ _LINE_END: Final = "↵"
 
 DIFF_STYLES: Final = {"-": "red", "+": "green", "@": "cyan", "?": "yellow"}
 SHOWN_LINES: Final = 60
-SHOWN_TASKS: Final = 12
 
 
 @contextmanager
@@ -179,5 +178,5 @@ def cluster_lines(cluster: Cluster, *, verbose: bool = False) -> Iterator[Text]:
     detail = cluster.detail.splitlines()
     yield from diff_lines(detail, None if verbose else SHOWN_LINES)
     if len(cluster.tasks) > 1 or not detail:
-        yield Text(f"in {escape_controls(listed(cluster.tasks, None if verbose else SHOWN_TASKS))}", "dim")
+        yield Text(f"in {escape_controls(listed(cluster.tasks, None if verbose else NAMES))}", "dim")
     yield Text("")

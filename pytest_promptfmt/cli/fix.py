@@ -36,7 +36,7 @@ from pytest_promptfmt.formats.conversion import (
     convert_template_key,
 )
 from pytest_promptfmt.plugin.collected import CollectedPrompts, settings_around, with_collected
-from pytest_promptfmt.results.wording import counted, listed
+from pytest_promptfmt.results.wording import NAMES, counted, listed
 from pytest_promptfmt.rules.fixing import Fixed, find_fixes, write_fixes
 from pytest_promptfmt.systems.task_files import load_tasks, read_task_file
 from pytest_promptfmt.tasks import bind_functions, load_docs, read_yaml
@@ -44,8 +44,6 @@ from pytest_promptfmt.tasks import bind_functions, load_docs, read_yaml
 PROOF_SECONDS = 60.0
 PROOF_DOCS = 20
 PROOF_SHOTS = 2
-
-_SHOWN_TASKS = 6
 
 
 def fix(
@@ -145,7 +143,7 @@ def _print_fixes(fixed: Fixed, *, written: bool) -> None:
         _print_difference(file.before.decode(), file.after.decode(), name, "fixed")
         codes = Counter(finding.code for finding in file.findings)
         fixes = ", ".join(f"{code} ({count})" if count > 1 else code for code, count in sorted(codes.items()))
-        changes = f"changes prompts of {listed([*file.changed], _SHOWN_TASKS)}" if file.changed else "no prompt changes"
+        changes = f"changes prompts of {listed([*file.changed], NAMES)}" if file.changed else "no prompt changes"
         note(f"{name}: {fixes}; {changes}")
     for finding, reason in fixed.refused:
         note(f"{finding.where}: {finding.code} is not fixed: {reason}")

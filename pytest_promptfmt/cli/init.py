@@ -27,7 +27,7 @@ from pytest_promptfmt.core.source_imports import syntax_tree
 from pytest_promptfmt.engine.processes import on_sigterm
 from pytest_promptfmt.inputs.code_inputs import imported
 from pytest_promptfmt.plugin.collected import settings_around
-from pytest_promptfmt.results.baseline import counted_by_effect, read_entries, style_codes, write_baseline
+from pytest_promptfmt.results.baseline import STYLE, counted_by_effect, read_entries, write_baseline
 from pytest_promptfmt.results.wording import counted
 from pytest_promptfmt.revisions.pytest_process import ISOLATED, isolated
 from pytest_promptfmt.settings.file import find_settings_file, read_settings_file, settings_schema
@@ -353,9 +353,8 @@ def ignored_style(baseline: Path | None, is_reported: bool | None) -> Sequence[s
 
     Their entries are then removed from the baseline.
     """
-    codes = style_codes()
     entries = read_entries(baseline) if baseline is not None else ()
-    others = [entry for entry in entries if entry.code not in codes]
+    others = [entry for entry in entries if entry.code not in STYLE]
     found = counted(len(entries) - len(others), "entry", "entries")
     if is_reported is None:
         question = f"Report findings about style, too ({found} of the baseline)"
@@ -365,7 +364,7 @@ def ignored_style(baseline: Path | None, is_reported: bool | None) -> Sequence[s
     if baseline is not None:
         write_baseline(others, baseline)
         say(f"{display_path(baseline)}: {found} about style removed")
-    return codes
+    return STYLE
 
 
 def _offer(folder: Path) -> None:

@@ -30,7 +30,7 @@ from pytest_promptfmt.results.pending import (
     read_edits,
     write_pending,
 )
-from pytest_promptfmt.results.wording import counted, listed
+from pytest_promptfmt.results.wording import NAMES, counted, listed
 from pytest_promptfmt.revisions.pytest_process import run_pytest
 from pytest_promptfmt.snapshots.changes import unified_diff
 from pytest_promptfmt.snapshots.document import Document, read_document
@@ -38,7 +38,6 @@ from pytest_promptfmt.snapshots.expected import is_snapshot_location
 
 _KEYS: Final = "[a] accept  [r] reject  [s] skip  [q] quit"
 _KEYS_OF_MANY: Final = f"{_KEYS}   capital letter: this and {{same:,}} more with the same change"
-_SHOWN_TASKS: Final = 8
 _HINT: Final = "not a terminal: use --list, or --accept GLOB to accept without asking"
 _GLOBS: Final = typer.Argument(metavar="GLOB", help="Only these tasks or files; by default all.", show_default=False)
 
@@ -179,7 +178,7 @@ def _rejected_lines(rejected: Iterable[Edit | Problem]) -> Iterator[str]:
     """Yield what is to be fixed, each cause once with its tasks."""
     for first, *others in grouped(rejected, lambda each: (each.category, each.key or each.title)).values():
         yield f"rejected; fix this: {first.title or first.category}"
-        yield f"    {listed([f'{each.task} [{each.profile}]' for each in (first, *others)], _SHOWN_TASKS)}"
+        yield f"    {listed([f'{each.task} [{each.profile}]' for each in (first, *others)], NAMES)}"
 
 
 # -- the changes of a run ----------------------------------------------------------------------------------------------

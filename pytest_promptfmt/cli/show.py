@@ -24,7 +24,7 @@ from pytest_promptfmt.core.text import escape_controls
 from pytest_promptfmt.formats.apply import declared_formats
 from pytest_promptfmt.formats.format_registry import known_formats
 from pytest_promptfmt.results.item_views import scored_pairs
-from pytest_promptfmt.results.wording import counted
+from pytest_promptfmt.results.wording import NAMES, counted
 from pytest_promptfmt.settings.file import FILE_NAMES
 from pytest_promptfmt.snapshots.paths import DIRECTORY
 from pytest_promptfmt.study import Study
@@ -34,7 +34,6 @@ from pytest_promptfmt.systems.task_files import load_tasks
 if TYPE_CHECKING:
     from pytest_promptfmt.plugin.collected import CollectedPrompts
 
-_MOST_NAMES: Final = 12
 _BINARY: Final = frozenset({".gguf"})
 """The suffixes of files that are not text, whose tasks are named after the file."""
 
@@ -199,7 +198,7 @@ def unknown_task(task: str, names: Collection[str], files: Sequence[Path] = ()) 
         lists = f"its formats are {', '.join(named)}" if named else use
         hint = did_you_mean(wanted, named or (known if wanted not in known else ()))
         return SettingsError(f"task {name!r} has no format {wanted!r}", hint=hint or lists)
-    here = f"the tasks here are {', '.join(sorted(names))}" if 0 < len(names) <= _MOST_NAMES else ""
+    here = f"the tasks here are {', '.join(sorted(names))}" if 0 < len(names) <= NAMES else ""
     hint = did_you_mean(name, names) or here or "name the files or folders to search, or a glob"
     return SettingsError(f"no task matches {task!r}", hint=hint)
 

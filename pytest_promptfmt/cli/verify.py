@@ -23,14 +23,12 @@ from pytest_promptfmt.core.release import release_of
 from pytest_promptfmt.core.text import show_inner
 from pytest_promptfmt.plugin.collected import check
 from pytest_promptfmt.results.clusters import grouped
-from pytest_promptfmt.results.wording import counted, listed
+from pytest_promptfmt.results.wording import NAMES, counted, listed
 from pytest_promptfmt.revisions.release_scores import COMPARISON, release_scores, with_scores
 from pytest_promptfmt.settings.setting_values import RELEASE
 from pytest_promptfmt.study.request_comparison import AsksHarness, Compared, Difference
 from pytest_promptfmt.systems import known_systems
 from pytest_promptfmt.tasks import installed_harness, package_in, use_package
-
-_SHOWN_TASKS = 6
 
 
 def _folder(harness: str) -> Any:
@@ -161,7 +159,7 @@ def _lines(results: Sequence[Compared], title: str, sides: tuple[str, str], *, v
 
     def tasks(members: Iterable[Compared]) -> str:
         names = list(dict.fromkeys(each.task for each in members))
-        return f"{counted(len(names), 'task')}: {listed(names, None if verbose else _SHOWN_TASKS)}"
+        return f"{counted(len(names), 'task')}: {listed(names, None if verbose else NAMES)}"
 
     found: list[tuple[Compared, Difference]] = [(each, one) for each in results for one in each.differences]
     for cause, members in grouped(found, lambda pair: pair[1].cause).items():

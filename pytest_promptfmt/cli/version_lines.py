@@ -11,7 +11,7 @@ from rich.text import Text
 from pytest_promptfmt.cli.output import note, say, styled
 from pytest_promptfmt.core.errors import SettingsError, raising
 from pytest_promptfmt.results.markdown import code, fenced
-from pytest_promptfmt.results.wording import counted, listed
+from pytest_promptfmt.results.wording import NAMES, counted, listed
 from pytest_promptfmt.revisions.git import Repository
 from pytest_promptfmt.revisions.versions import VersionFinding, bumps, next_version, write_bumps
 
@@ -24,13 +24,12 @@ _SENTENCES: Final = {
     "raised": "changed{parts}, version {before} → {after}",
     "alone": "version {before} → {after}, nothing else changed",
 }
-_SHOWN: Final = 12
 
 
 def version_lines(findings: Sequence[VersionFinding], *, verbose: bool) -> Iterator[Text]:
     """Yield a line for each finding, forgotten versions in red; tasks without any version are shown if `verbose`."""
     for finding in findings if verbose else _with_version(findings):
-        names = f"{counted(len(finding.tasks), 'task')}: {listed(finding.tasks, None if verbose else _SHOWN)}"
+        names = f"{counted(len(finding.tasks), 'task')}: {listed(finding.tasks, None if verbose else NAMES)}"
         where = f"{finding.place}: " if finding.place is not None else ""
         text = f"{where}{_sentence(finding)}; {names}"
         yield styled(text, "bold red" if finding.is_error else "dim")
@@ -48,14 +47,14 @@ def version_block(findings: Sequence[VersionFinding]) -> Iterator[str]:
     for finding in findings:
         bold = "**" if finding.is_error else ""
         where = code(str(finding.place)) if finding.place is not None else ""
-        names = listed([code(name) for name in finding.tasks], _SHOWN)
+        names = listed([code(name) for name in finding.tasks], NAMES)
         rows.append(f"| {names} | {bold}{_sentence(finding)}{bold} | {where} |")
     yield "\n".join(rows) + "\n"
     lines = []
     for finding in findings:
         version = next_version(finding.before) if finding.is_error else finding.after
         if finding.kind in ("kept", "raised") and version is not None:
-            names = ", ".join(finding.tasks[:_SHOWN]) + (", …" if len(finding.tasks) > _SHOWN else "")
+            names = ", ".join(finding.tasks[:NAMES]) + (", …" if len(finding.tasks) > NAMES else "")
             lines.append(f"- version {version}: {', '.join(finding.parts)} changed ({names})")
     if lines:
         yield "For the changelog:\n\n" + fenced(lines, "markdown") + "\n"

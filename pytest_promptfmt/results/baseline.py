@@ -20,21 +20,21 @@ from typing import Any, Final, Literal
 from pytest_promptfmt.answers.phrasing_verdicts import PhrasingRow
 from pytest_promptfmt.core import gate, writing
 from pytest_promptfmt.core.errors import Position, PromptfmtError, SettingsError, display_path, raising
-from pytest_promptfmt.core.finding import Effect, Family, Reported, Severity
+from pytest_promptfmt.core.finding import Effect, Reported, Severity
 from pytest_promptfmt.core.json_values import value_of
 from pytest_promptfmt.core.outcome import Accepted, BaselineEntry, Outcome
-from pytest_promptfmt.results.wording import LISTED_BY_V, below, counted, first_of
+from pytest_promptfmt.results.wording import LINES, LISTED_BY_V, below, counted, first_of
 from pytest_promptfmt.rules.rule_registry import Scope, effect_of, known_rules
 
 BaselineUpdate = Literal["write", "prune"]
-
-SHOWN_ENTRIES: Final = 10
 
 FIRST_LINE: Final = {"pytest-promptfmt baseline": 1}
 ERROR: Final = "error"
 """In place of a code: a task or file that cannot be read or rendered."""
 MISREAD: Final = "misread"
 """In place of a code: a phrasing of an answer that is not read as it should be."""
+STYLE: Final = ("PF238", "PF240")
+"""The rules about style: all they report are warnings about the text of prompts that change no score."""
 _AFFECTS: Final = {effect: f"affect {effect}" for effect in Effect}
 _ORDER: Final = (ERROR, MISREAD, *_AFFECTS.values(), "others")
 """What entries of a file are ordered by, and counted by: those first that matter most to the score."""
@@ -97,13 +97,10 @@ class BaselineRun:
         failed = outcome.failed(error)
         if self._path is None:
             return failed
-        key = error_key(outcome.file, outcome.task, error.message)
-        is_known = self._baseline.accepts(outcome.file, outcome.task, key)
-        if not is_known and self._update != "write":
+        accepted = self._accepted(outcome, ERROR, error.message, error_key(outcome.file, outcome.task, error.message))
+        if accepted is None:
             return failed
-        entry = self._entry(outcome, ERROR, error.message, key)
-        accepted = (*outcome.accepted, Accepted(entry, key if is_known else ""))
-        return replace(outcome, category="accepted", title=failed.title, accepted=accepted)
+        return replace(outcome, category="accepted", title=failed.title, accepted=(*outcome.accepted, accepted))
 
     def judge_rows(self, outcome: Outcome, rows: Sequence[PhrasingRow]) -> tuple[Outcome, Sequence[PhrasingRow]]:
         """Return the outcome of a battery with the misread phrasings that the baseline accepts, and the others."""
@@ -114,14 +111,19 @@ class BaselineRun:
         accepted: list[Accepted] = []
         for row in rows:
             identity = [MISREAD, Path(outcome.file).name, outcome.task, outcome.profile, row.id, *row.verdicts]
-            key = _key(identity)
-            is_known = self._baseline.accepts(outcome.file, outcome.task, key)
-            if not is_known and self._update != "write":
+            one = self._accepted(outcome, MISREAD, row.title, _key(identity), outcome.profile)
+            if one is None:
                 new.append(row)
-                continue
-            entry = self._entry(outcome, MISREAD, row.title, key, outcome.profile)
-            accepted.append(Accepted(entry, key if is_known else ""))
+            else:
+                accepted.append(one)
         return replace(outcome, accepted=(*outcome.accepted, *accepted)), new
+
+    def _accepted(self, of: Outcome, code: str, message: str, key: str, profile: str = "") -> Accepted | None:
+        """Return the entry that accepts something, None where there is none and none is written."""
+        is_known = self._baseline.accepts(of.file, of.task, key)
+        if not is_known and self._update != "write":
+            return None
+        return Accepted(self._entry(of, code, message, key, profile), key if is_known else "")
 
     def _entry(self, of: Outcome | Reported, code: str, message: str, key: str, profile: str = "") -> BaselineEntry:
         file = below(of.file, self._rootdir)
@@ -238,7 +240,7 @@ def baseline_lines(result: BaselineResult, *, verbosity: int = 0) -> Iterator[st
         gone = counted(len(result.removable), "entry no longer occurs", "entries no longer occur")
         yield f"{name}: {gone}; --promptfmt-baseline-update prune removes these entries:"
         lines = [f"{entry.file}: {entry.code} {entry.message} ({entry.task})" for entry in result.removable]
-        yield from first_of(lines, None if verbosity > 0 else SHOWN_ENTRIES, "    ", LISTED_BY_V)
+        yield from first_of(lines, None if verbosity > 0 else LINES, "    ", LISTED_BY_V)
 
 
 class Baseline:
@@ -327,17 +329,6 @@ def counted_by_effect(path: Path) -> str:
     counts = Counter(effects.get(row["code"], "others") for row in rows)
     words = {name: name.replace("affect ", "affects ") if counts[name] == 1 else name for name in _ORDER}
     return ", ".join(f"{counts[name]:,} {words[name]}" for name in _ORDER if counts[name])
-
-
-def style_codes() -> list[str]:
-    """Return the codes of the rules about style: they report only warnings about texts, which change no score."""
-    return [
-        code
-        for code, rule in known_rules().items()
-        if rule.family is Family.PROMPT
-        and {part.severity for part in rule.all_parts} == {Severity.WARNING}
-        and effect_of(rule, Severity.WARNING) is Effect.APPEARANCE
-    ]
 
 
 def _effects() -> Mapping[str, str]:

@@ -14,7 +14,7 @@ from pytest_promptfmt.core.errors import display_path
 from pytest_promptfmt.core.outcome import Outcome
 from pytest_promptfmt.results.clusters import MEANINGS
 from pytest_promptfmt.results.text_changes import TextChange, is_of_tokens
-from pytest_promptfmt.results.wording import counted, first_of
+from pytest_promptfmt.results.wording import LINES, counted, first_of
 from pytest_promptfmt.snapshots.changes import FEW_SHOT, SCORES, SCORING, Change, unified_diff
 from pytest_promptfmt.snapshots.content import COLUMNS, verdict_lines
 from pytest_promptfmt.snapshots.extension import Verdict
@@ -28,14 +28,8 @@ if TYPE_CHECKING:
 PREVIEW_LINES = 40
 """Lines shown of a snapshot that does not exist yet."""
 
-SHOWN_ROWS = 20
-"""Failing phrasings that are shown with their stages."""
-
 SHOWN_VERDICTS = 50
 """Changed verdicts of a recording that are listed."""
-
-SHOWN_BAD = 10
-"""Records that cannot be used and are listed."""
 
 _MARKUP: Final[Mapping[str, Mapping[str, bool]]] = {
     "--- ": {"bold": True},
@@ -166,14 +160,14 @@ def misread_lines(task: str, failing: Sequence[PhrasingRow], problems: Sequence[
     if failing:
         yield f"{task} [extraction]: the filters misread {counted(len(failing), 'phrasing')}"
         rows = [f"{row.title}\n    {row.evidence}" if row.evidence else row.title for row in failing]
-        yield from first_of(rows, SHOWN_ROWS, "  ")
+        yield from first_of(rows, LINES, "  ")
         yield "accept with a reason: metadata.promptfmt.expected_failures: {" + failing[0].id + ": why}"
     yield from problems
 
 
 def some_errors(errors: Sequence[object]) -> Iterator[str]:
     """Yield the first errors, and how many more there are."""
-    return first_of([str(error) for error in errors], SHOWN_BAD)
+    return first_of([str(error) for error in errors], LINES)
 
 
 def change_of(verdict: Verdict) -> str | None:
@@ -220,7 +214,7 @@ def _recorded_differently(replay: Replay) -> Iterator[str]:
         yield f"  record {change.number}, doc {change.doc_index}, {change.pipeline}: {change.was} → {change.now}"
     if replay.changed > SHOWN_VERDICTS:
         yield f"  … and {replay.changed - SHOWN_VERDICTS:,} more"
-    for bad in replay.bad[:SHOWN_BAD]:
+    for bad in replay.bad[:LINES]:
         yield f"  record {bad.number} cannot be used: {bad.reason}"
 
 

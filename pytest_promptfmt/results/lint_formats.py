@@ -14,8 +14,8 @@ from pytest_promptfmt.core.finding import stable_key
 from pytest_promptfmt.core.text import escape_controls, printable
 from pytest_promptfmt.results.clusters import MEANINGS, Cluster, FindingGroup
 from pytest_promptfmt.results.run_result import RunResult
-from pytest_promptfmt.results.terminal import SHOWN_PLACES, cause_lines
-from pytest_promptfmt.results.wording import below
+from pytest_promptfmt.results.terminal import cause_lines
+from pytest_promptfmt.results.wording import LINES, PLACES, below
 from pytest_promptfmt.rules.documentation import documentation_of
 from pytest_promptfmt.rules.rule_registry import known_rules
 from pytest_promptfmt.settings.file import FILE_NAMES
@@ -27,8 +27,6 @@ _ANNOTATION_LEVELS: Final = {"error": "error", "warning": "warning", "info": "no
 _MEANINGS: Final[Mapping[str, str]] = {**MEANINGS, "version": "the prompt changed, but the task's version did not"}
 _PLACED: Final = re.compile(r"(.+?:\d+)(?::(\d+))?: (.*)", re.DOTALL)
 """The line of an error with its place."""
-_MOST_PLACES: Final = 20
-"""Places of one finding that its message names; all are related locations."""
 
 
 def sarif_report(result: RunResult, more: Sequence[Mapping[str, Any]] = ()) -> str:
@@ -75,7 +73,7 @@ def sarif_result(
 
 
 def _of_finding(group: FindingGroup, rootdir: Path) -> dict[str, Any]:
-    message = "\n".join((group.message, *(line.strip() for line in cause_lines(group, rootdir, _MOST_PLACES))))
+    message = "\n".join((group.message, *(line.strip() for line in cause_lines(group, rootdir, LINES))))
     at = [(below(place.file, rootdir), place.line, place.column) for place in group.places]
     # With its files and keys: a further place is a new result, which a pull request shows.
     places = sorted({f"{below(place.file, rootdir)} {place.keys}" for place in group.places})
@@ -138,7 +136,7 @@ def github_annotations(result: RunResult) -> Iterator[str]:
         at = {"file": below(file, result.rootdir)} if file else {}
         at |= {"line": str(line)} if line else {}
         at |= {"col": str(column)} if line and column else {}
-        text = "\n".join((group.message, *cause_lines(group, result.rootdir, SHOWN_PLACES)))
+        text = "\n".join((group.message, *cause_lines(group, result.rootdir, PLACES)))
         yield github_annotation(_ANNOTATION_LEVELS[group.severity.value], at, f"{group.code} {group.name}", text)
     for cluster in result.clusters:
         level = "notice" if cluster.category == "header-only" else "error"

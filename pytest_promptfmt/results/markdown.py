@@ -13,8 +13,8 @@ from pytest_promptfmt.core.outcome import CATEGORIES
 from pytest_promptfmt.core.text import printable
 from pytest_promptfmt.results.clusters import MEANINGS, Cluster, FindingGroup
 from pytest_promptfmt.results.run_result import RunResult
-from pytest_promptfmt.results.terminal import SHOWN_EXCERPTS, excerpts, since_lines
-from pytest_promptfmt.results.wording import archetype_note, counted, listed
+from pytest_promptfmt.results.terminal import excerpts, since_lines
+from pytest_promptfmt.results.wording import PLACES, archetype_note, counted, listed
 
 STEP_LIMIT: Final = 1024 * 1024
 """Bytes that GitHub takes as the summary of one step; a larger one is not shown at all."""
@@ -127,7 +127,7 @@ def finding_table(groups: Sequence[FindingGroup]) -> Iterator[str]:
         more = len({place.file for place in group.places}) - 1
         files = f" and {counted(more, 'more file')}" if more > 0 else ""
         # A bar ends a cell even within code, and nothing in code can escape it.
-        cells = (group.where, group.message, group.do, *map(str.strip, excerpts(group, SHOWN_EXCERPTS)))
+        cells = (group.where, group.message, group.do, *map(str.strip, excerpts(group, PLACES)))
         where, what, do, *seen = (code(text.replace("|", "\u2223")) for text in cells)
         what = "<br>".join([what, *seen])
         row = f"| {group.code} | {group.severity} | {group.effect} | {group.count:,} | {where}{files}"

@@ -13,26 +13,21 @@ from pytest_promptfmt.core.text import printable
 from pytest_promptfmt.results.baseline import baseline_lines
 from pytest_promptfmt.results.clusters import SEVERITIES, Cluster, FindingGroup, FindingPlace
 from pytest_promptfmt.results.run_result import RunResult
-from pytest_promptfmt.results.wording import LISTED_BY_V, archetype_note, counted, first_of, listed
+from pytest_promptfmt.results.wording import (
+    LINES,
+    LISTED_BY_V,
+    NAMES,
+    PLACES,
+    archetype_note,
+    counted,
+    first_of,
+    listed,
+)
 from pytest_promptfmt.settings import Settings
 from pytest_promptfmt.tasks import found_release
 
-SHOWN_TASKS: Final = 8
-"""How many tasks of one cluster are named without -v."""
-
-SHOWN_CLUSTERS: Final = 20
-"""How many clusters are listed without -v."""
-
-SHOWN_SKIP_CAUSES: Final = 3
-"""How many causes of one reason for skips are shown without -v."""
-
 SHOWN_CAUSES: Final = 10
 """How many causes of findings are shown without -v where a run has more: those that matter most."""
-
-SHOWN_EXCERPTS: Final = 3
-"""Folders of which the text that was seen is shown in a table."""
-SHOWN_PLACES: Final = 4
-"""Further places of one cause that are named without -v."""
 
 SHOWN_ROWS: Final = 40
 """How many rows about a model are shown without -v."""
@@ -102,20 +97,20 @@ def _summary(result: RunResult, verbosity: int) -> Iterator[str]:
     """Yield each distinct problem once, with how often and where; nothing when all was well."""
     yield from result.unmatched
     clusters = result.unexplained
-    shown = len(clusters) if verbosity > 0 else SHOWN_CLUSTERS
+    shown = len(clusters) if verbosity > 0 else LINES
     for cluster in clusters[:shown]:
         yield from _cluster_lines(cluster, verbosity)
     if len(clusters) > shown:
         yield f"… and {len(clusters) - shown:,} more distinct problems; -v lists them all"
     for keys, tasks in result.unseen.items():
         yield f"only the text next to the media of {keys} is tested, {counted(len(tasks), 'task')}: " + listed(
-            tasks, None if verbosity > 0 else SHOWN_TASKS
+            tasks, None if verbosity > 0 else NAMES
         )
     for reason, tasks in sorted(result.skipped.items(), key=lambda entry: -len(entry[1])):
         remedy = result.remedies.get(reason)
         yield f"skipped, {counted(len(tasks), 'item')}: {reason}" + (f"; {remedy}" if remedy else "")
         causes = [f"{cause}, {counted(len(names), 'task')}" for cause, names in result.skip_causes[reason].items()]
-        yield from first_of(causes, None if verbosity > 0 else SHOWN_SKIP_CAUSES, "    ")
+        yield from first_of(causes, None if verbosity > 0 else PLACES, "    ")
     if result.accept_command:
         yield f"accept all changes: {result.accept_command}"
     if result.baseline is not None:
@@ -131,13 +126,13 @@ def since_lines(result: RunResult) -> Iterator[str]:
     now = [cause.identity for cause in result.causes.values()]
     new, gone = sum(map(result.is_new, now)), sorted(result.earlier.difference(now))
     yield f"causes since the earlier run: {new:,} new, {len(gone):,} gone"
-    yield from first_of([f"gone: {' '.join(identity)}" for identity in gone], SHOWN_CLUSTERS)
+    yield from first_of([f"gone: {' '.join(identity)}" for identity in gone], LINES)
 
 
 def _cluster_lines(cluster: Cluster, verbosity: int) -> Iterator[str]:
     yield cluster.line
     if len(cluster.members) > 1:
-        yield f"    {listed(cluster.tasks, None if verbosity > 0 else SHOWN_TASKS)}"
+        yield f"    {listed(cluster.tasks, None if verbosity > 0 else NAMES)}"
     yield from (f"    {profile}: {tokens}" for profile, tokens in cluster.tokens.items())
 
 
@@ -182,7 +177,7 @@ def finding_lines(
     for group in shown:
         where = group.places[0].at(here) if group.places else ""
         yield printable(f"{where or group.where}: {group.headline}")
-        most = None if is_verbose else SHOWN_PLACES
+        most = None if is_verbose else PLACES
         yield from map(printable, cause_lines(group, here, most, is_above=group.cluster in above))
         for cluster in result.explained_by(group) if result is not None else ():
             yield printable(f"  explains: {cluster.line}")

@@ -10,6 +10,12 @@ from typing import Final
 from pytest_promptfmt.settings.table import BY_NAME, REPORTS
 
 LISTED_BY_V: Final = "; -v lists them all"
+NAMES: Final = 8
+"""Tasks, files or codes that are named in one line without -v."""
+PLACES: Final = 4
+"""Places of one cause, excerpts or reasons that are shown without -v."""
+LINES: Final = 20
+"""Lines of one list without -v."""
 
 
 def counted(number: int, noun: str, plural: str | None = None) -> str:

@@ -20,13 +20,12 @@ from pytest_promptfmt.results.lint_formats import sarif_report
 from pytest_promptfmt.results.markdown import STEP_LIMIT, markdown_report
 from pytest_promptfmt.results.pending import git_patch, write_pending
 from pytest_promptfmt.results.run_result import RunResult
-from pytest_promptfmt.results.wording import below, counted, listed
+from pytest_promptfmt.results.wording import NAMES, below, counted, listed
 
 GROUP: Final = "pytest_promptfmt.writers"
 """The entry points of other packages: each is a function that is given a RunResult and returns text or bytes."""
 
 JSON_VERSION: Final = 1
-SHOWN_CODES: Final = 8
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,7 +56,7 @@ def next_steps(result: RunResult) -> Iterator[str]:
         yield f"{counted(errors, 'item')} cannot be read or rendered: fix the files, or accept them in a baseline."
     failing = [group for group in result.findings if group.severity is Severity.ERROR]
     if failing:
-        codes = listed(sorted({group.code for group in failing}), SHOWN_CODES)
+        codes = listed(sorted({group.code for group in failing}), NAMES)
         number = sum(group.count for group in failing)
         fixes = "try `promptfmt fix --write`, " if any(group.is_fixable for group in failing) else ""
         yield (

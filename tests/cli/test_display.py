@@ -9,7 +9,6 @@ from rich.text import Text
 
 from pytest_promptfmt.cli.display import (
     SHOWN_LINES,
-    SHOWN_TASKS,
     cluster_lines,
     diff_lines,
     legend,
@@ -20,6 +19,7 @@ from pytest_promptfmt.cli.display import (
 from pytest_promptfmt.core.prompt import Origin, Prompt, Request, Span
 from pytest_promptfmt.profiles import load_tokenizer
 from pytest_promptfmt.results.clusters import Cluster, Member
+from pytest_promptfmt.results.wording import NAMES
 
 PROMPT = Prompt(
     (
@@ -119,7 +119,7 @@ def test_a_long_diff_ends_with_how_many_lines_are_left(count: int, most: int | N
 
 @pytest.mark.parametrize("verbose", [False, True])
 def test_a_cluster_is_its_size_title_diff_and_tasks(verbose: bool) -> None:
-    tasks = [f"task{number}" for number in range(SHOWN_TASKS + 1)]
+    tasks = [f"task{number}" for number in range(NAMES + 1)]
     long = "\n".join([" a"] * (SHOWN_LINES + 1))
     members = tuple(Member(task=task, profile="plain", file="a.txt") for task in tasks)
     lines = plain(
@@ -129,7 +129,7 @@ def test_a_cluster_is_its_size_title_diff_and_tasks(verbose: bool) -> None:
     )
     assert lines[0] == f"changed: {len(tasks)} prompts of {len(tasks)} tasks"
     assert "\x1b" not in lines[1]
-    assert lines[-2] == f"in {', '.join(tasks if verbose else tasks[:SHOWN_TASKS])}{'' if verbose else ' and 1 more'}"
+    assert lines[-2] == f"in {', '.join(tasks if verbose else tasks[:NAMES])}{'' if verbose else ' and 1 more'}"
     assert len(lines) == 4 + SHOWN_LINES + 1
     one = Member(task="arc", profile="plain", file="a.txt")
     assert plain(cluster_lines(Cluster(category="changed", key="", title="title", detail=" a", members=(one,))))[

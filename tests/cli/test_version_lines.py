@@ -28,7 +28,7 @@ def found(kind: Any, tasks: tuple[str, ...] = ("arc",), **values: Any) -> Versio
         (found("unsure"), "arc.yaml:3: unknown whether the task changed, version still 1; 1 task: arc", "dim"),
         (found("raised", after=2.0, parts=("prompts", "scoring")), "version 1 → 2.0", "dim"),
         (found("alone", before=None, after="x" * 41, place=None), f"version none → {'x' * 40}, nothing else", "dim"),
-        (found("kept", TASKS), f"13 tasks: {', '.join(TASKS[:12])} and 1 more", "bold red"),
+        (found("kept", TASKS), f"13 tasks: {', '.join(TASKS[:8])} and 5 more", "bold red"),
     ],
 )
 def test_a_finding_is_a_line_with_its_place_and_tasks(finding: VersionFinding, line: str, style: str) -> None:
@@ -62,7 +62,7 @@ def test_the_section_counts_what_was_forgotten_and_has_lines_for_a_changelog() -
     assert rows[2] == "| `a`, `b` | **changed (prompts), version still 1** | `arc.yaml:3` |"
     assert rows[3].endswith(" |  |")
     assert len(rows) == 6
-    lines = ["- version 2: prompts changed (a, b)", f"- version 2: scoring changed ({', '.join(TASKS[:12])}, …)"]
+    lines = ["- version 2: prompts changed (a, b)", f"- version 2: scoring changed ({', '.join(TASKS[:8])}, …)"]
     assert log == "For the changelog:\n\n```markdown\n" + "\n".join(lines) + "\n```\n"
 
 

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from pytest_promptfmt.core.errors import Position
-from pytest_promptfmt.core.finding import Effect, Reported, Severity
+from pytest_promptfmt.core.finding import Effect, Family, Reported, Severity
 from pytest_promptfmt.core.json_values import data_of, value_of
+from pytest_promptfmt.results.baseline import STYLE
 from pytest_promptfmt.results.clusters import FindingGroup, finding_groups
 from pytest_promptfmt.results.terminal import cause_lines, finding_lines
 from pytest_promptfmt.rules.rule_registry import effect_of, known_rules
@@ -31,6 +32,17 @@ FINDING = Reported(
 def of(code: str, effect: Effect, *, tasks: int = 1, severity: Severity = Severity.ERROR) -> list[Reported]:
     made = replace(FINDING, code=code, name=code.lower(), message=f"about {code}", effect=effect, severity=severity)
     return [replace(made, task=f"t{number}") for number in range(tasks)]
+
+
+def test_rules_about_style_report_only_warnings_about_texts_that_change_no_score() -> None:
+    style = [
+        code
+        for code, rule in known_rules().items()
+        if rule.family is Family.PROMPT
+        and {part.severity for part in rule.all_parts} == {Severity.WARNING}
+        and effect_of(rule, Severity.WARNING) is Effect.APPEARANCE
+    ]
+    assert tuple(style) == STYLE
 
 
 def test_findings_of_templates_have_files_and_no_tasks() -> None:

@@ -8,7 +8,8 @@ import pytest
 
 from pytest_promptfmt.core.outcome import Outcome
 from pytest_promptfmt.results.run_result import RunResult
-from pytest_promptfmt.results.terminal import SHOWN_CLUSTERS, SHOWN_ROWS, SHOWN_SKIP_CAUSES, SHOWN_TASKS, sections
+from pytest_promptfmt.results.terminal import SHOWN_ROWS, sections
+from pytest_promptfmt.results.wording import LINES, NAMES, PLACES
 
 
 def lines_of(title: str, *outcomes: Outcome, verbosity: int = 0) -> list[str]:
@@ -35,21 +36,21 @@ def changed(number: int, key: str) -> Outcome:
 
 
 def test_a_change_of_many_tasks_names_the_first_ones() -> None:
-    outcomes = [changed(number, "one") for number in range(SHOWN_TASKS + 2)]
+    outcomes = [changed(number, "one") for number in range(NAMES + 2)]
     first, names = lines_of("prompt formats", *outcomes)
-    assert first == f"changed, {SHOWN_TASKS + 2} items of {SHOWN_TASKS + 2} tasks: title one"
-    assert names == "    " + ", ".join(f"t{number}" for number in range(SHOWN_TASKS)) + " and 2 more"
-    assert f"t{SHOWN_TASKS + 1}" in lines_of("prompt formats", *outcomes, verbosity=1)[1]
+    assert first == f"changed, {NAMES + 2} items of {NAMES + 2} tasks: title one"
+    assert names == "    " + ", ".join(f"t{number}" for number in range(NAMES)) + " and 2 more"
+    assert f"t{NAMES + 1}" in lines_of("prompt formats", *outcomes, verbosity=1)[1]
     assert lines_of("prompt formats", changed(0, "one")) == ["changed, 1 item of 1 task: title one"]
 
 
 @pytest.mark.parametrize(("more", "told"), [(0, []), (3, ["… and 3 more distinct problems; -v lists them all"])])
 def test_the_first_distinct_problems_are_listed(more: int, told: list[str]) -> None:
-    outcomes = [changed(number, f"{number:02}") for number in range(SHOWN_CLUSTERS + more)]
+    outcomes = [changed(number, f"{number:02}") for number in range(LINES + more)]
     lines = lines_of("prompt formats", *outcomes)
-    assert len(lines) == SHOWN_CLUSTERS + len(told)
-    assert lines[SHOWN_CLUSTERS:] == told
-    assert len(lines_of("prompt formats", *outcomes, verbosity=1)) == SHOWN_CLUSTERS + more
+    assert len(lines) == LINES + len(told)
+    assert lines[LINES:] == told
+    assert len(lines_of("prompt formats", *outcomes, verbosity=1)) == LINES + more
 
 
 def test_skipped_items_have_a_reason_with_its_causes_and_what_makes_them_run() -> None:
@@ -65,8 +66,8 @@ def test_skipped_items_have_a_reason_with_its_causes_and_what_makes_them_run() -
     many = [skipped(number, "a package", f"package p{number}", "pip install it") for number in range(2, 7)]
     lines = lines_of("prompt formats", *few, *many)
     assert lines[0] == "skipped, 5 items: a package; pip install it"
-    assert lines[1 : 1 + SHOWN_SKIP_CAUSES] == [f"    package p{number}, 1 task" for number in (2, 3, 4)]
-    assert lines[1 + SHOWN_SKIP_CAUSES :] == ["    … and 2 more", "skipped, 1 item: no docs"]
+    assert lines[1 : 1 + PLACES] == [f"    package p{number}, 1 task" for number in (2, 3, 4, 5)]
+    assert lines[1 + PLACES :] == ["    … and 1 more", "skipped, 1 item: no docs"]
 
 
 def test_media_that_are_not_rendered_are_told_once_for_their_keys() -> None:
