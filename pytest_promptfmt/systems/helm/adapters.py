@@ -34,7 +34,6 @@ class HelmRequest:
     trial: int = 0
     output_mapping: Mapping[str, str] | None = None
     messages: Sequence[Mapping[str, Any]] | None = None
-    num_conditioning_tokens: int = 0
 
 
 def parameters_of(spec: AdapterSpec) -> dict[str, Any]:
@@ -109,7 +108,7 @@ class HelmAdapter:
     def _chat(self, _shots: Sequence[HelmInstance], row: HelmInstance) -> Iterator[HelmRequest]:
         if row.messages is None:
             raise RenderError("the method chat needs input.messages, but this instance has none")
-        yield HelmRequest(prompt=Built((), (), 0), messages=row.messages, parameters=parameters_of(self.spec))
+        yield HelmRequest(prompt=Built((), ()), messages=row.messages, parameters=parameters_of(self.spec))
 
     def _joint(self, shots: Sequence[HelmInstance], row: HelmInstance) -> Iterator[HelmRequest]:
         spec = self.spec
@@ -134,15 +133,15 @@ class HelmAdapter:
             )
 
     def _language(self, _shots: Sequence[HelmInstance], row: HelmInstance) -> Iterator[HelmRequest]:
-        windows = [(row.text, 0)]
+        windows = [row.text]
         if self.window is not None:
             windows = language_windows(row.text, self.spec.max_tokens, self.window)
         origin = Origin("question", "input", field="input")
-        for number, (text, conditioning) in enumerate(windows):
+        for number, text in enumerate(windows):
             own = {"max_tokens": self.spec.max_tokens, "stop_sequences": list(self.spec.stop_sequences)}
             parameters = {**_ECHO, **own, "random": self.spec.random if number == 0 else None}
-            built = Built((PromptPiece(Span(text, origin), 0),), ("user",), self.spec.max_train_instances)
-            yield HelmRequest(prompt=built, parameters=parameters, num_conditioning_tokens=conditioning)
+            built = Built((PromptPiece(Span(text, origin), 0),), ("user",))
+            yield HelmRequest(prompt=built, parameters=parameters)
 
     # -- parts -----------------------------------------------------------------------------------------------------
 
@@ -296,19 +295,17 @@ def fitted(make: Callable[[int], Built], shots: int, max_tokens: int, window: Wi
             return built
     built = make(0)
     text = window.truncated(built.text, max_tokens)
-    if len(text) >= len(built.text):
+    if len(text) >= len(built.text) or not text:  # HELM sends the whole prompt where nothing is left of it
         return built
-    if not text:  # HELM sends the whole prompt where nothing is left of it
-        return replace(built, is_truncated=True)
     # The key of the last span marks the cut; the span holds the whole text where the decoded text differs from ours.
     left = cut(built.pieces, 0, len(text)) if built.text.startswith(text) else []
     last = left.pop() if left else PromptPiece(Span(text, Origin("question")), len(built.roles) - 1)
     end = replace(last, span=Span(last.span.text, replace(last.span.origin, key=CUT)))
-    return replace(built, pieces=(*left, end), is_truncated=True, answer=0)
+    return replace(built, pieces=(*left, end), answer=0)
 
 
-def language_windows(text: str, max_tokens: int, window: Window) -> list[tuple[str, int]]:
-    """Return the requests of language modelling: each text, and how many of its first tokens are only context.
+def language_windows(text: str, max_tokens: int, window: Window) -> list[str]:
+    """Return the texts of the requests of language modelling.
 
     Raises RenderError where HELM fails: a window too small for what the tokenizer makes of a text.
     """
@@ -317,8 +314,7 @@ def language_windows(text: str, max_tokens: int, window: Window) -> list[tuple[s
     longest = min(window.max_request_length, together - max_tokens)
     first = min(window.max_sequence_length or window.max_request_length, len(ids))
     prefix = list(window.encode(window.prefix_token))
-    prompt, _ = _prompt(prefix, ids[:first], longest, window)
-    windows = [(prompt, 1 if window.prefix_token else 0)]
+    windows = [_prompt(prefix, ids[:first], longest, window)]
     done = first
     while done < len(ids):
         size = min(len(ids) - done, longest - 1)
@@ -332,7 +328,7 @@ def language_windows(text: str, max_tokens: int, window: Window) -> list[tuple[s
     return windows
 
 
-def _prompt(context: list[int], predicted: list[int], longest: int, window: Window) -> tuple[str, int]:
+def _prompt(context: list[int], predicted: list[int], longest: int, window: Window) -> str:
     raw = window.decode(context + predicted)
     length = window.count(raw)
     while length > longest:
@@ -344,11 +340,4 @@ def _prompt(context: list[int], predicted: list[int], longest: int, window: Wind
                 "no part of the text fits into the window, because decoding and encoding it again adds tokens",
                 hint="HELM 0.5.16 fails here; give a larger window",
             )
-    prompt = raw.strip(_REPLACEMENT)
-    if len(prompt) == len(raw):
-        return prompt, len(context)
-    leading = longest - window.count(raw.lstrip(_REPLACEMENT))
-    trailing = longest - window.count(raw.rstrip(_REPLACEMENT))
-    if trailing >= len(predicted):
-        return prompt, window.count(prompt)
-    return prompt, 1 if leading >= len(context) else len(context) - leading
+    return raw.strip(_REPLACEMENT)

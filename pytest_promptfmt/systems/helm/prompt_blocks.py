@@ -42,7 +42,7 @@ class PromptPiece:
 
 @dataclass(frozen=True)
 class Built:
-    """A prompt as HELM would send it: its pieces, its text, how many shots are left, whether it was cut.
+    """A prompt as HELM would send it: its pieces and its text.
 
     `roles` are those of the messages that the pieces name. `answer` is the number of characters at the end that HELM
     scores where a reference is part of the prompt.
@@ -50,9 +50,7 @@ class Built:
 
     pieces: tuple[PromptPiece, ...]
     roles: tuple[str, ...]
-    num_train: int
     answer: int = 0
-    is_truncated: bool = False
 
     @cached_property
     def text(self) -> str:
@@ -125,7 +123,7 @@ class PromptBuilder:
             add("user", [*block.asked, suffix])
         if self.spec.substitutions:
             pieces, scored = self._substituted(pieces, scored)
-        return Built(tuple(pieces), tuple(roles), len(train), answer=scored)
+        return Built(tuple(pieces), tuple(roles), answer=scored)
 
     # -- one example -----------------------------------------------------------------------------------------------
 
