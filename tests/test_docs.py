@@ -35,7 +35,11 @@ PAGES = sorted(
     for path in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md"))
 )
 FIRST_READ = ("README.md", "CONTRIBUTING.md", "docs/tutorial.md")
-OF_SLICES = {"docs/chat-templates.md": "templates", "docs/helm.md": "helm", "docs/task-classes.md": "eval_framework"}
+OF_SLICES = {
+    "docs/chat-templates.md": "templates",
+    "docs/helm.md": "helm",
+    "docs/task-classes.md": "eval_framework",
+}
 SCRIPTS = {"pytest": "pytest", "promptfmt": "pytest_promptfmt"}
 SHELL_CHARACTERS = frozenset("|&;<>()$`*?~#\n")
 BLOCK = re.compile(
