@@ -4,11 +4,13 @@
     python benchmarks/findings.py --page > docs/findings.md
 
 CHECKOUT is changed: take a copy, or `git checkout` the files afterwards. Its version should be the one of the page.
+`rows` of a finding are written next to its task, where a rule needs rows of data.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import re
 import subprocess
 import sys
@@ -24,7 +26,7 @@ _INTRODUCTION: Final = """\
 
 The rules found these mistakes in published task files and chat templates. Each was verified by hand. Below each table
 are texts of issues for the maintainers: they describe the effect, and give a fix. To apply the fixes to a copy of a
-checkout, and see that the findings disappear:
+checkout, and see that the findings disappear (for 15 and 39, the script also writes rows of data):
 
 <!-- not run: needs the checkout of a repository -->
 ```sh
@@ -63,6 +65,8 @@ def verify(checkout: Path, repository: dict[str, Any]) -> int:
     findings = repository["findings"]
     checked = sorted({one.get("check", one["place"].partition(":")[0]) for one in findings})
     codes = {code for one in findings for code in one["rules"]}
+    for name, rows in (each for one in findings for each in one.get("rows", {}).items()):
+        (root / name).write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
     before = found_in(root, checked, codes)
     applied = {one["place"]: apply(root, one["fixes"]) for one in findings}
     after, remaining = found_in(root, checked, codes), 0

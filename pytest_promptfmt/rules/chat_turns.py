@@ -135,7 +135,7 @@ def turn_not_closed(trial: TemplateTrial) -> Iterator[Finding]:
             saw = f"no {closing} follows this answer: {excerpt(text, at)}"
         else:
             text = unpaired(conversation) or ""
-            saw = f"{pairs[0][1]} is missing in {excerpt(text, *open_turn(text, pairs))}"
+            saw = f"{pairs[0][1]} is missing after {excerpt(text, *open_turn(text, pairs))}"
         yield conversation.finding(
             f"a turn is not closed in a conversation with {conversation.about}",
             saw,
@@ -150,7 +150,8 @@ def _open_end(trial: TemplateTrial, layout: TurnLayout) -> Iterator[Finding]:
         saw = f"{layout.tail!r} after the last answer, but {layout.gap!r} before a user message"
         yield info("the last answer has no end token, but earlier answers have one", saw, trial.place_of("loop.last"))
     else:
-        yield info("no end token after a finished answer", layout.tail or "", trial.place())
+        tail = f"after the answer: {layout.tail}" if layout.tail else ""
+        yield info("no end token after a finished answer", tail, trial.place())
 
 
 def _same_headers(trial: TemplateTrial, layout: TurnLayout, header: str) -> Iterator[Finding]:

@@ -137,7 +137,7 @@ def _list_kept_as_text(study: Study) -> Iterator[Finding]:
             places = [found[1] for found in taken.finditer(spec)] if isinstance(spec, str) else []
             # a place in the text, such as that of the letter in "['B']", may be meant
             if any(at is None or not value[int(at) : int(at) + 1].isalnum() for at in places):
-                yield finding("", value[:60], keys, 0, field=name)
+                yield finding("", f"{value[:60]!r}", keys, 0, field=name)
 
 
 @error_query("PF701", "the choices are names of columns", task, at="doc_to_choice", scores=True)

@@ -52,7 +52,8 @@ def _phrase_asked_nowhere(study: Study) -> Iterator[Finding]:
             is_sure = is_sure or _never_shown(study, words)
             natural = study.asks_for_reasoning and any("answer" in word.casefold() for word in words)
             severity = None if is_sure and not natural else Severity.INFO
-            yield finding("", ", ".join(dict.fromkeys(words)), ("filter_list", number), severity=severity)
+            saw = f"the filter needs {', '.join(map(repr, dict.fromkeys(words)))}"
+            yield finding("", saw, ("filter_list", number), severity=severity)
 
 
 def _never_shown(study: Study, words: Sequence[str]) -> bool:

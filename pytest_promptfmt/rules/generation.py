@@ -102,7 +102,7 @@ def stop_cuts_answer(study: Study) -> Iterator[Finding]:
             ]
             cut = sorted((one for one in cut if one[2]), key=lambda one: len(one[2]) < len(one[1]))
             for doc, texts, lost in cut[:1]:
-                saw = f"{stop!r} in {around(lost[0], lost[0].find(stop), 30, 20)}"
+                saw = f"{stop!r} is in {around(lost[0], lost[0].find(stop), 30, 20)!r}"
                 mild = severity or (Severity.WARNING if len(lost) < len(texts) else None)
                 yield finding(f"a stop sequence is inside the {kind}", saw, (*UNTIL, number), doc, severity=mild)
                 return
@@ -219,7 +219,7 @@ def _gold_longer_than_budget(page: Page) -> Iterator[Finding]:
     least = sum(1 + len(word) // (_LONG_WORD if word.isascii() else _LONG_WORD // 2) for word in words)
     if budget is not None and least > budget:
         mild = None if len(words) > budget else Severity.WARNING  # long words have several tokens
-        yield finding("", f"{target!r:.60}, {budget} tokens", severity=mild)
+        yield finding("", f"{target!r:.60}, but only {budget} tokens", severity=mild)
 
 
 @rule("PF462", "task-ends-reasoning", severity=Severity.ERROR, family=Family.CHAT, scope="profile")

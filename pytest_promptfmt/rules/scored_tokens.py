@@ -112,7 +112,7 @@ def _unknown_token(view: ProfileView) -> Iterator[Finding]:
         return  # the last two encode any text
     for scored in chain.from_iterable(view.scored):
         if unknown in scored.ids and text not in scored.continuation:
-            saw = f"{scored.continuation}: {_tokens(tokenizer, scored)}"
+            saw = f"{scored.continuation!r} is encoded as {_tokens(tokenizer, scored)}"
             severity = Severity.INFO if tokenizer.is_archetype else None
             yield finding("", saw, _answer_key(view), scored.instance, severity=severity)
     for instance, prompt in view.prompts:
@@ -140,7 +140,7 @@ def _encoded_as_bytes(view: ProfileView) -> Iterator[Finding]:
         worst = scored[shares.index(share)]
         yield finding(
             "" if share > 0.5 else "the answer is partly encoded as bytes",
-            f"{worst.continuation[:24]}: {_tokens(tokenizer, worst)}",
+            f"{worst.continuation[:24]!r} is encoded as {_tokens(tokenizer, worst)}",
             _answer_key(view),
             worst.instance,
             severity=None if share > 0.5 and not tokenizer.is_archetype else Severity.INFO,
@@ -161,7 +161,7 @@ def _answer_key(view: ProfileView) -> str:
 
 
 def _all_tokens(view: ProfileView, choices: Sequence[ScoredContinuation]) -> str:
-    return ", ".join(_tokens(_tokenizer(view), scored) for scored in choices[:_TOKENS])
+    return f"tokens: {', '.join(_tokens(_tokenizer(view), scored) for scored in choices[:_TOKENS])}"
 
 
 def _pairs(view: ProfileView) -> Iterator[tuple[ScoredContinuation, ScoredContinuation]]:

@@ -110,7 +110,7 @@ def shot_without_cue(study: Study, found: TaskClass) -> Iterator[Finding]:
             if shot.answer is not None and not shot.answer.lstrip().startswith(cue):
                 yield finding(
                     "a shot lacks the cue that the question has",
-                    f"{shot.answer!r} after {shot.question[-20:]!r}, cue {cue!r}",
+                    f"in the shot, {shot.answer!r} follows {shot.question[-20:]!r} without {cue!r}",
                     found.line_of("_get_fewshot_target_text"),
                     instance,
                     do=f"let _get_fewshot_target_text return {cue!r} and then the answer",

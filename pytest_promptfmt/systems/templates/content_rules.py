@@ -57,8 +57,7 @@ def text_lost(trial: TemplateTrial) -> Iterator[Finding]:
     too: it removes single characters from both ends of a text, not the word. A tool result under the name of another
     tool is an error: its own name is lost.
 
-    Fix: print the text in the template, or refuse the conversation with `raise_exception`. Find the call of a result
-    by its `tool_call_id`.
+    Fix: print the text in the template, or refuse the conversation with `raise_exception`.
 
     Real: unsloth's Phi-3, open-instruct's Tulu, vLLM's Florence-2 (system text); DeepSeek-V2.5 (calls next to an empty
     content).
@@ -116,7 +115,8 @@ def text_lost(trial: TemplateTrial) -> Iterator[Finding]:
         saw = _misnamed(trial.text(name) or "") if name in trial.sent else ""
         if saw and "call" not in missing(trial, trial.conversations[name]):
             message, place = "a tool result is written under the name of another tool", trial.place_of("tool_call_id")
-            yield trial.conversations[name].finding(message, saw, place)
+            found = trial.conversations[name].finding(message, saw, place)
+            yield replace(found, do="find the call of a result by its tool_call_id")
             break
     parallel = trial.text("parallel") or ""
     if {parallel.count(name) for name in ("callAssay", "callWeigh")} == {1}:
@@ -238,7 +238,7 @@ def python_in_prompt(trial: TemplateTrial) -> Iterator[Finding]:
     because parsers of servers read them as booleans. Among the tools, which no parser reads, a mapping is a warning and
     a list an info. All are infos if the template itself writes calls or keys in Python's notation.
 
-    Fix: write values that are not text with `tojson`. If they can be null, write nothing for null.
+    Fix: write values that are not text with `tojson`, and leave out contents that are null.
 
     Real: Apriel 1.5 (arguments), mistral-common's v15 (tool results), Qwen3-Coder (types of a schema).
     """
