@@ -188,7 +188,7 @@ def asked_form(study: Study) -> Iterator[Finding]:
     scored = _scored_texts(study)
     yield from _letters_for_numbers(study, scored)
     if study.generates:
-        yield from _letter_or_number(study, scored)
+        yield from islice(_letter_or_number(study, scored), 1)
     elif any(form.is_certain for form in study.contract.of("letter")):
         yield from _texts_for_letters(study, scored)
     elif all(one.isdecimal() for one in scored):
@@ -336,35 +336,28 @@ def _letters_for_numbers(study: Study, scored: Sequence[str]) -> Iterator[Findin
 def _letter_or_number(study: Study, scored: Sequence[str]) -> Iterator[Finding]:
     """Yield the text of an option as gold where its letter is requested, and words where a number is."""
     for instance in study.instances[:1] if study.contract.of("letter") else ():
-        gold = instance.target.strip() if isinstance(instance.target, str) else ""
-        gold = _LABELLED.sub("", gold)
+        gold = _LABELLED.sub("", instance.target.strip() if isinstance(instance.target, str) else "")
         option = rf"(?<!\w)[(\[]?([A-Z])[)\].:、：]+\s*{re.escape(gold)}(?!\w)"
         label = re.search(option, first_text(instance)) if len(gold) > 1 else None
         if label is not None:
             message = "the prompt requests a letter, but the gold answer is the text of an option"
             yield finding(message, f"{gold!r} is option {label[1]}", "doc_to_target", instance)
-            return
-    case = _CASE.search(study.own_text)
-    other = [gold for gold in scored if case is not None and gold != (gold.lower() if case[1] else gold.upper())]
-    if case is not None and other and len(other) == len(scored) and _minds_case(study):
-        message = "requested and scored answers differ in letter case"
-        yield finding(message, f"{case[0]}; gold is {other[0][:40]!r}", "doc_to_target")
+    if not scored:
         return
-    one_word = _ONE_WORD.search(study.own_text)
-    if one_word is not None and study.has_real_docs and scored and all(len(gold.split()) > 1 for gold in scored):
+    case, one_word = (one.search(study.own_text) for one in (_CASE, _ONE_WORD))
+    is_other = case is not None and all(gold != (gold.lower() if case[1] else gold.upper()) for gold in scored)
+    if case is not None and is_other and _minds_case(study):
+        saw = f"{case[0]}; gold is {scored[0][:40]!r}"
+        yield finding("requested and scored answers differ in letter case", saw, "doc_to_target")
+    numbers = study.contract.of("number") if study.has_real_docs else ()
+    if one_word is not None and study.has_real_docs and all(len(gold.split()) > 1 for gold in scored):
         saw = f"{one_word[0]}; gold is {scored[0][:40]!r}"
         yield finding("the prompt requests one word, but the gold answers have several", saw, "doc_to_target")
-        return
-    outside = list(_outside_range(study, scored)) if study.contract.of("number") and study.has_real_docs else []
-    yield from outside
-    if outside:
-        return
-    for form in study.contract.of("number"):
-        golds = scored if study.has_real_docs else ()
-        if form.is_certain and golds and not any(_NUMBER.fullmatch(gold) for gold in golds):
-            saw = f"{form.said[-50:]}; gold is {golds[0][:40]!r}"
+    yield from _outside_range(study, scored) if numbers else ()
+    for form in numbers:
+        if form.is_certain and not any(_NUMBER.fullmatch(gold) for gold in scored):
+            saw = f"{form.said[-50:]}; gold is {scored[0][:40]!r}"
             yield finding("the prompt requests a number, but no gold answer is just a number", saw, "doc_to_target")
-            return
 
 
 def _outside_range(study: Study, scored: Sequence[str], count: int | None = None) -> Iterator[Finding]:

@@ -34,7 +34,6 @@ from pytest_promptfmt.rules.rule_views import (
     continuations,
     finding,
     pattern,
-    question_template,
     severity_of_shots,
     skeleton,
 )
@@ -55,8 +54,6 @@ _CUT_OFF: Final = pattern("elements", "cut_off")
 _INTO: Final = re.compile(r"\b(?:in)?to ([A-Z]\w+)")
 
 _LABEL: Final = re.compile(r"^((?:[A-Z]{3,}|[A-Z]\w+)(?: [A-Za-z]\w*){1,2})(:?)(?= +[\"“A-Z\d])", re.MULTILINE)
-_BARE_CUE: Final = re.compile(r"\n([^\W\d_]{1,20})\s*\Z")
-_NAMED_COLUMN: Final = re.compile(r"(?:^|(?<=[\n ]))(\w+) \{\{-? *(\w+) *-?\}\}")
 _GLUED_LABEL: Final = pattern("elements", "glued_label")
 _LABEL_COLUMN: Final = re.compile(r"(?:^|(?<=[\n ]))([^\s:\0\1]+)(: ?)\0", re.MULTILINE)
 _OPTION_COLUMN: Final = re.compile(r"^\(?[A-Z][.):] \0", re.MULTILINE)
@@ -65,7 +62,6 @@ _CJK: Final = re.compile(r"[\u3040-\u30ff\u4e00-\u9fff]")
 _TWICE: Final = re.compile(r"(?:^|(?<=[\s(]))([A-Z][.)]|\([A-Z]\)|[^\W\d_]{4,}:)\s+\1(?=\s|$)")
 _LINE_TWICE: Final = re.compile(r"^(#{1,6} [^\n]{2,60}|[^\s:：][^\n:：]{1,40}[:：])\n+\1$", re.MULTILINE)
 _WORDS: Final = 5
-_SHORT: Final = 3
 _LEAD: Final = 20
 """Characters of a description that is not in a question by chance."""
 
@@ -200,21 +196,6 @@ def _mixed_colons(page: Page) -> Iterator[str]:
     for by_colon in kinds.values():
         if len(by_colon) > 1:
             yield " and ".join(f"{name}{colon}" for colon, name in sorted(by_colon.items()))
-
-
-@query("PF240", "only some labels have a colon", task)
-def _label_without_colon(study: Study) -> Iterator[str]:
-    text = question_template(study)
-    cue = _BARE_CUE.search(text)
-    named = (
-        found
-        for found in _NAMED_COLUMN.finditer(text)
-        if found[1].casefold() == found[2].casefold() or _languages("question_labels", found[1])
-    )
-    found = cue or next(named, None)
-    layout = layout_of(text[: cue.start()] if cue is not None else text)
-    if found is not None and (layout.labels or (layout.listed and _languages("answer_labels", found[1]))):
-        yield found[0].strip()[:40]
 
 
 @query("PF240", "a label of the examples has no colon", task)

@@ -10,14 +10,7 @@ from typing import Final
 from pytest_promptfmt.core.data_tables import data_table
 from pytest_promptfmt.core.task import UNSET
 from pytest_promptfmt.rules import Family, Finding, Severity, Study
-from pytest_promptfmt.rules.extraction import (
-    Misread,
-    Reader,
-    bare_answer,
-    misread_by_all,
-    readers,
-    scored_answers,
-)
+from pytest_promptfmt.rules.extraction import Misread, Reader, bare_answer, misread_by_all, readers, scored_answers
 from pytest_promptfmt.rules.page import error_query, query, task
 from pytest_promptfmt.rules.rule_views import finding, has_given_shots
 from pytest_promptfmt.tasks import FilterPipeline, looks_for_answers

@@ -12,16 +12,7 @@ from pytest_promptfmt.core.data_tables import data_table
 from pytest_promptfmt.core.prompt import Message, join
 from pytest_promptfmt.core.task import UNSET, Task, Unset
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
-from pytest_promptfmt.rules.page import (
-    Page,
-    demonstrated,
-    error_query,
-    given_shots,
-    own,
-    query,
-    shown,
-    task,
-)
+from pytest_promptfmt.rules.page import Page, demonstrated, error_query, given_shots, own, query, shown, task
 from pytest_promptfmt.rules.rule_views import (
     Shot,
     compares_whole,

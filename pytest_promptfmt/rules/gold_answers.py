@@ -84,20 +84,6 @@ def gold_not_a_choice(study: Study) -> Iterator[Finding]:
                 return  # one of those that are not rendered
 
 
-@error_query("PF701", "a gold answer of digits is read as an index, but other docs have labels", own)
-def _label_and_index(page: Page) -> Iterator[Finding]:
-    """Report a column of labels in which some are digits: lm-eval takes a text of digits as the index of a choice."""
-    local = local_questions(page.study).questions if page.study.has_choices else ()
-    places = {type(one.target): number for number, one in enumerate(local)}
-    if {*places} != {int, str} or not isinstance(page.study.written.doc_to_target, str):
-        return
-    taken, named = local[places[int]], local[places[str]]
-    are_labels = all(one.target in one.choices for one in local if isinstance(one.target, str))
-    if are_labels and 0 <= taken.target < len(taken.choices) and taken.choices[taken.target] != str(taken.target):
-        saw = f"{taken.target} is read as {taken.choices[taken.target]!r}, but another doc has {named.target!r}"
-        yield finding("", saw, "doc_to_target", places[int])
-
-
 def _has_lost(target: Any, choices: Sequence[str]) -> bool:
     return isinstance(target, list) and any(isinstance(one, int) and one >= len(choices) for one in target)
 

@@ -31,7 +31,7 @@ _TRIED_APART: Final[frozenset[Scope]] = frozenset({"scoring", "model"})
 _ABOUT_NAMES: Final = frozenset(
     {"missing_function", "missing_package", "word_stripped", "texts_without_space", "docs_of_another_split"}
     | {"description_of_another_task", "swapped_letters", "gold_of_opposite_meaning", "control_character"}
-    | {"invisible_character", "markup_not_rendered"}
+    | {"invisible_character", "markup_not_rendered", "order_of_a_set"}
 )
 """The functions of rules that read names, places in files, or code; the others read only texts and docs."""
 

@@ -49,7 +49,6 @@ _LISTED: Final = r"(?<!\w)[(\[]?{}(?:[)\].:,=、：-]+\s*\S|[ \t]+\w)"
 
 _ASKS_LETTER: Final = pattern("options", "asks_letter")
 _COUNT: Final = pattern("options", "count")
-_MOST_WORDS: Final = 3
 _LEAST: Final = 2
 
 

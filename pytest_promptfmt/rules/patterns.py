@@ -145,17 +145,11 @@ def _made_of_sets(tree: ast.Module, name: str) -> tuple[ast.expr, ...]:
 
 def _is_set(node: ast.expr, names: Collection[str]) -> bool:
     """Return whether an expression is a set, but not one of numbers, whose order is always the same."""
-    match node:
-        case ast.Set(elts=values):
-            return any(isinstance(one, ast.Constant) and isinstance(one.value, str) for one in values)
-        case ast.Call(func=ast.Name(id="set" | "frozenset"), args=[ast.Call(func=ast.Name(id="range"))]):
-            return False
-        case ast.Name(id=name):
-            return name in names
-        case ast.BinOp(left=left, op=ast.BitOr() | ast.BitAnd() | ast.Sub(), right=right):
-            return _is_set(left, names) or _is_set(right, names)
-    is_call = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("set", "frozenset")
-    return isinstance(node, ast.SetComp) or is_call
+    text = ast.unparse(node)
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitAnd):
+        return False  # what two sets have in common is often only one
+    is_made = isinstance(node, ast.SetComp) or re.match(r"(?:frozen)?set\((?!range\()", text) is not None
+    return is_made or text in names or (isinstance(node, ast.Set) and "'" in text)
 
 
 @also("PF512", severity=Severity.ERROR, scores=True)
