@@ -29,12 +29,10 @@ PAGE = Path(__file__).parents[1] / "docs" / "answers.md"
 PLAIN = ("answer", "call-finished")
 PAGE_TEXT = """# Answers that come back
 
-A model calls a tool with an answer such as `<tool_call>{{"name": "now"}}</tool_call>`. The server reads this text with
-a parser, and makes a message of it. For the next request, the chat template renders the message again. The answer
-*comes back* if the new text is the same, and nothing is missing in the message.
-
-This page counts answers that come back. It covers {count} public chat templates that write tool calls, and the
-parsers of TRL 1.16. For your own template, the [HTML report](report.md) lists each answer.
+A server reads the answer of a model, such as a tool call, with a parser, and makes a message of it. For the next
+request, the chat template renders the message again. The answer *comes back* if the new text is the same, and nothing
+is missing in the message. This page covers {count} public chat templates that write tool calls, and the parsers of
+TRL 1.16. For your own template, the [HTML report](report.md) lists each answer.
 
 - A parser can read the answers of {read} templates. {back} of these {answers} answers come back.
 - In {kept} of the {count} templates, later prompts repeat each answer exactly as the model generated it.
