@@ -61,7 +61,7 @@ def scoring_findings(folder: Path, text: str, *, docs: str = DOCS, trusted: bool
             7,
             "unterminated subpattern",
         ),
-        ("filter_list:\n- {name: a, filter: [{function: lowercase, n: 2}]}", 7, "TypeError: lowercase_filter()"),
+        ("filter_list:\n- {name: a, filter: [{function: lowercase, n: 2}]}", 7, "TypeError: EachResponse.__init__()"),
         ("metric_list:\n- {metric: exact_match, weight_by_size: true}", 6, "does not take weight_by_size"),
         ("metric_list:\n- {metric: exact_mach, aggregation: mean}", 7, "lm-eval has no metric 'exact_mach'"),
         ("metric_list:\n- {metric: exact_match, aggregation: maen}", 6, "unknown aggregation of exact_match"),

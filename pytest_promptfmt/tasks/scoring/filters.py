@@ -12,6 +12,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from inspect import signature
 from operator import itemgetter, methodcaller
 from types import MappingProxyType
@@ -176,21 +177,6 @@ class EachDoc:
         return map(self.change, resps)
 
 
-def whitespace_filter(**_unused: Any) -> Filter:
-    """Return a filter that strips each response. Arguments are taken and not used."""
-    return EachResponse(methodcaller("strip"))
-
-
-def lowercase_filter() -> Filter:
-    """Return a filter that puts each response into small letters."""
-    return EachResponse(methodcaller("lower"))
-
-
-def uppercase_filter() -> Filter:
-    """Return a filter that puts each response into capitals."""
-    return EachResponse(methodcaller("upper"))
-
-
 def map_filter(mapping_dict: Any = None, default_value: Any = None) -> Filter:
     """Return a filter that looks each response up in a mapping."""
     mapping = {} if mapping_dict is None else mapping_dict
@@ -198,14 +184,8 @@ def map_filter(mapping_dict: Any = None, default_value: Any = None) -> Filter:
     return EachResponse(lambda response: mapping.get(response, default_value))
 
 
-def take_first_filter() -> Filter:
-    """Return a filter that gives the first response of each doc; of a text that is its first character."""
-    return EachDoc(itemgetter(0))
-
-
-def majority_vote_filter() -> Filter:
-    """Return a filter that gives a list of the response that occurs most often, the earliest of equals."""
-    return EachDoc(lambda repeats: [Counter(repeats).most_common(1)[0][0]])
+def _most_frequent(repeats: Sequence[Any]) -> list[Any]:
+    return [Counter(repeats).most_common(1)[0][0]]  # the earliest of equals
 
 
 class TakeFirstKFilter:
@@ -279,16 +259,22 @@ FILTERS: Final[Mapping[str, KnownFilter]] = MappingProxyType(
     {
         "custom": KnownFilter(make=CustomFilter),
         "format_span": KnownFilter(make=SpanFilter, reads_docs=False),
-        "lowercase": KnownFilter(make=lowercase_filter, picks=False, reads_docs=False),
-        "majority_vote": KnownFilter(make=majority_vote_filter, picks=False, keeps_text=True, reads_docs=False),
+        "lowercase": KnownFilter(make=partial(EachResponse, methodcaller("lower")), picks=False, reads_docs=False),
+        "majority_vote": KnownFilter(
+            make=partial(EachDoc, _most_frequent), picks=False, keeps_text=True, reads_docs=False
+        ),
         "map": KnownFilter(make=map_filter, picks=False, reads_docs=False),
         "multi_choice_regex": KnownFilter(make=MultiChoiceRegexFilter),
         "regex": KnownFilter(make=RegexFilter, reads_docs=False),
         "regex_pos": KnownFilter(make=PartOfSpeechFilter, reads_docs=False),
-        "remove_whitespace": KnownFilter(make=whitespace_filter, picks=False, reads_docs=False),
-        "take_first": KnownFilter(make=take_first_filter, picks=False, keeps_text=True, reads_docs=False),
+        # Its arguments are taken and not used.
+        "remove_whitespace": KnownFilter(
+            make=lambda **_: EachResponse(methodcaller("strip")), picks=False, reads_docs=False
+        ),
+        # Of a text the first response is its first character.
+        "take_first": KnownFilter(make=partial(EachDoc, itemgetter(0)), picks=False, keeps_text=True, reads_docs=False),
         "take_first_k": KnownFilter(make=TakeFirstKFilter, picks=False, keeps_text=True, reads_docs=False),
-        "uppercase": KnownFilter(make=uppercase_filter, picks=False, reads_docs=False),
+        "uppercase": KnownFilter(make=partial(EachResponse, methodcaller("upper")), picks=False, reads_docs=False),
     }
 )
 """Every filter of lm-eval 0.4.13 by the name it is registered under."""
