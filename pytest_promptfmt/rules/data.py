@@ -34,6 +34,7 @@ _QUESTION: Final = pattern("shot_layout", "question")
 _ASKED: Final = pattern("data", "asked")
 _IDENTIFIER: Final = pattern("data", "identifier")
 _ABOUT_DOC: Final = pattern("data", "about_doc")
+_RIGHT: Final = re.compile(r"(?i)(?:correct|right|gold|true)[ _-]?(?:answer|option|choice|ending)(?:[ _-]?text)?")
 _KEY: Final = re.compile(r"[A-Za-z0-9]+(?:[_-][A-Za-z0-9]+)+")
 """A name of words, such as `world_history`, which code makes readable."""
 
@@ -183,6 +184,20 @@ def _processed_otherwise(study: Study) -> Iterator[Finding]:
             if made and all(each[at] != options[at] for _, each in made):
                 saw = f"{made[0][0]}: index {at} is {made[0][1][at]!r}, but was {options[at]!r} before the code ran"
                 yield finding("", saw, doc=number)
+
+
+@error_query(
+    "PF701", "code places the right option elsewhere than the gold index", task, at="process_docs", scores=True
+)
+def _placed_elsewhere(study: Study) -> Iterator[Finding]:
+    gold = str(study.written.doc_to_target).strip("{} -")
+    for number, (row, doc) in enumerate(given_rows(study) if study.has_choices else ()):
+        at = doc.get(gold)
+        lists = [one for name, one in doc.items() if isinstance(one, list) and name in study.used_names]
+        for name, right in ((name, text) for name, text in _texts(row) if _RIGHT.fullmatch(name)):
+            at_right = [one.index(right.strip()) for one in lists if one.count(right.strip()) == 1]
+            if isinstance(at, int) and at_right and at not in at_right:
+                yield finding("", f"{right[:60]!r} has the index {at_right[0]}, {gold} is {at}", field=name, doc=number)
 
 
 def _ends_line(text: str, instance: Instance) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Final
 
-from pytest_promptfmt.answers.phrasings import gold_text
+from pytest_promptfmt.answers.phrasings import answer_words, gold_text
 from pytest_promptfmt.core.prompt import Instance
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
 from pytest_promptfmt.rules.extraction import scored_answers
@@ -26,7 +26,7 @@ from pytest_promptfmt.rules.rule_views import (
 )
 from pytest_promptfmt.study.configuration import read_template
 from pytest_promptfmt.study.gold import gold_kind
-from pytest_promptfmt.tasks import looks_for_answers
+from pytest_promptfmt.tasks import Question, looks_for_answers
 
 _WORD: Final = re.compile(r"[^\W\d_]{2,}")
 
@@ -50,6 +50,9 @@ _SOME_WORD: Final = 5
 """The length of an answer that is more than a label, with a space on both sides."""
 
 _LISTED: Final = re.compile(r"^[ \t]*[(\[]?[A-Z\d][).\]:][ \t]*\{\{", re.MULTILINE)
+_SENTENCES: Final = re.compile(r"(?<=[.!?。！？।])\s+|\n+|(?<=[。！？])(?=\S)")
+_ANSWER: Final = re.compile("|".join(["answer", *map(re.escape, answer_words().values())]), re.IGNORECASE)
+_FEW_DOCS: Final = 3
 _PRINTED: Final = re.compile(r"\{\{-?\s*(.+?)\s*-?\}\}", re.DOTALL)
 _MANY_DOCS: Final = 4
 _CERTAINLY_MANY: Final = 10
@@ -310,6 +313,29 @@ def leaked_gold(study: Study) -> Iterator[Finding]:
 
 def _words(text: str) -> str:
     return f" {' '.join(_ANY_WORD.findall(text.casefold()))} "
+
+
+@query("PF706", "the question shows a solution that ends with the gold answer", task)
+def _solution_in_question(study: Study) -> Iterator[Finding]:
+    shown = [(one, gold_text(question)) for one, question in _questions_shown(study)]
+    if len({gold for _, gold in shown}) < 2 or _COPIED.search(study.own_text):
+        return
+    for name, value in shown[0][0].doc.items():
+        if isinstance(value, str) and all(_concludes(name, gold, instance) for instance, gold in shown):
+            yield finding("", value[-60:], field=name)
+
+
+def _questions_shown(study: Study) -> Sequence[tuple[Instance, Question]]:
+    instances, questions = study.real_instances, local_questions(study).questions
+    return list(zip(instances, questions, strict=False)) if len(instances) >= _FEW_DOCS else ()
+
+
+def _concludes(column: str, gold: str | None, instance: Instance) -> bool:
+    """Return whether the prompt has a column whose last sentence is "The answer is …" with this answer."""
+    spans = (span for prompt in instance.prompts[:1] for span in prompt.spans if span.origin.shot is None)
+    sentences = _SENTENCES.split(str(instance.doc.get(column)).strip())
+    is_shown = len(sentences) > 1 and any(span.origin.field == column for span in spans)
+    return is_shown and _ANSWER.search(sentences[-1]) is not None and _words(gold or "?") in _words(sentences[-1])
 
 
 @error_query("PF706", "the question prints the answer", task)
