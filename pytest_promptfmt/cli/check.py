@@ -37,12 +37,11 @@ from pytest_promptfmt.results.lint_formats import (
     sarif_result,
 )
 from pytest_promptfmt.results.run_result import RunResult
-from pytest_promptfmt.results.terminal import finding_lines, sections, statistics_lines
+from pytest_promptfmt.results.terminal import SHOWN_CAUSES, finding_lines, sections, statistics_lines
 from pytest_promptfmt.results.wording import counted
 from pytest_promptfmt.results.writers import json_report
 from pytest_promptfmt.revisions.versions import VersionFinding
 
-_SHOWN_DETAILS: Final = 10
 _PASSED_OVER: Final = (".git", ".pytest_cache", "__pycache__")
 
 
@@ -156,7 +155,7 @@ def _print(
 def _text(result: RunResult, *, verbose: bool) -> Iterator[str]:
     """Yield the findings, then each distinct problem of snapshots and answers in full, and a summary of those."""
     yield from finding_lines(result.findings, is_verbose=verbose, result=result)
-    detailed = [cluster for cluster in result.unexplained if cluster.detail][: None if verbose else _SHOWN_DETAILS]
+    detailed = [cluster for cluster in result.unexplained if cluster.detail][: None if verbose else SHOWN_CAUSES]
     for number, cluster in enumerate(detailed):
         yield from ([""] if number or result.findings else [])
         yield from cluster.detail.splitlines()

@@ -33,9 +33,6 @@ from pytest_promptfmt.settings.file import find_settings_file, read_settings_fil
 from pytest_promptfmt.settings.profiles import defined_profiles
 from pytest_promptfmt.tasks import synthetic_docs, task_schema
 
-WIDTH: Final = 100
-"""Longer lines are hard to read."""
-
 _CHOICES: Final = ("Berlin", "Madrid", "Paris", "London")
 _GOLD: Final = 2
 _DOC: Final = {"question": "What is the capital of France?", "topic": "geography"}
@@ -163,7 +160,7 @@ def _print_page(text: str) -> None:
     shown = escape_controls(text)
     if sys.stdout.isatty():
         console = Console()
-        console.print(Markdown(shown), width=min(console.width, WIDTH))
+        console.print(Markdown(shown), width=min(console.width, 100))  # longer lines are hard to read
     else:
         typer.echo(shown, nl=False)
 

@@ -43,8 +43,6 @@ _WORKFLOW: Final = ".github/workflows/prompts.yaml"
 _TEMPLATES: Final = ("*.jinja", "chat_template.json", "tokenizer_config.json")
 _INIS: Final = ("pytest.toml", ".pytest.toml", "pytest.ini", ".pytest.ini", "pyproject.toml", "tox.ini", "setup.cfg")
 """The files that pytest 9 may take its ini values from."""
-_TOP_GLOBS: Final = ("*.yaml", "!promptfmt.yaml", "!.*/**")
-"""Task files, if some are in the top folder: an editor looks for a name in all folders."""
 _MOST_PATHS: Final = 6
 _FORK_TASKS: Final = 200
 """With more task files than this, all snapshots are too many to read on the first day."""
@@ -142,7 +140,9 @@ def init(
                 _write(folder / "tasks" / name, _shipped(name))
         if editor:
             globs = [f"{top}/**/*.yaml" for top in _tops(folder, tasks)]
-            _write_editor_files(folder / ".vscode", globs or (_TOP_GLOBS if tasks else ["tasks/**/*.yaml"]))
+            _write_editor_files(
+                folder / ".vscode", globs or (["*.yaml", "!promptfmt.yaml", "!.*/**"] if tasks else ["tasks/**/*.yaml"])
+            )
         _add_line(folder / ".gitattributes", _ATTRIBUTES)
         _add_line(folder / ".gitignore", _IGNORED)
         if wants_baseline:
@@ -342,9 +342,9 @@ def _write_baseline(folder: Path, options: Sequence[str]) -> list[str]:
     file = folder / _BASELINE
     if done.returncode not in (0, 1, 5) or not file.exists():
         raise SettingsError("no baseline was written: the run ended early (see above)")
-    entries = len(gate.read_bytes(file).splitlines()) - 1
-    effects = f": {counted_by_effect(file)}" if entries else ""
-    say(f"{display_path(file)} written, {counted(entries, 'entry', 'entries')}{effects}")
+    entries = read_entries(file)
+    effects = f": {counted_by_effect(entries)}" if entries else ""
+    say(f"{display_path(file)} written, {counted(len(entries), 'entry', 'entries')}{effects}")
     return needed
 
 
@@ -359,12 +359,10 @@ def ignored_style(baseline: Path | None, is_reported: bool | None) -> Sequence[s
     if is_reported is None:
         question = f"Report findings about style, too ({found} of the baseline)"
         is_reported = len(others) == len(entries) or not _is_terminal() or typer.confirm(question, default=True)
-    if is_reported:
-        return ()
-    if baseline is not None:
+    if not is_reported and baseline is not None:
         write_baseline(others, baseline)
         say(f"{display_path(baseline)}: {found} about style removed")
-    return STYLE
+    return () if is_reported else STYLE
 
 
 def _offer(folder: Path) -> None:

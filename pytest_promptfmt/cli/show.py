@@ -271,6 +271,4 @@ def _finding_lines(findings: Sequence[Reported]) -> Iterator[Text]:
     for finding in findings:
         style = {"error": "bold red", "warning": "yellow"}.get(finding.severity.value, "cyan")
         yield styled(f"{finding.where}: {finding.code} {finding.message}", style)
-        if finding.saw:
-            yield styled(f"  saw: {finding.saw}", "dim")
-        yield styled(f"  do: {finding.do}", "dim")
+        yield from (styled(line, "dim") for line in str(finding).splitlines()[2:])

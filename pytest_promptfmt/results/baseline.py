@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 from pytest_promptfmt.answers.phrasing_verdicts import PhrasingRow
 from pytest_promptfmt.core import gate, writing
@@ -38,7 +38,6 @@ STYLE: Final = ("PF238", "PF240")
 _AFFECTS: Final = {effect: f"affect {effect}" for effect in Effect}
 _ORDER: Final = (ERROR, MISREAD, *_AFFECTS.values(), "others")
 """What entries of a file are ordered by, and counted by: those first that matter most to the score."""
-_NAMES: Final = ("code", "file", "key", "message", "task")
 _LINES: Final = re.compile(r"(?<=\.\w{2}):\d+(?::\d+)?|(?<=\.\w{4}):\d+(?::\d+)?")
 """The lines of other files in a message: `utils.py:12`, `_base.yaml:3:1`."""
 
@@ -307,9 +306,21 @@ def read_entries(path: Path) -> tuple[BaselineEntry, ...]:
             lines = gate.read_text(path).removesuffix("\n").split("\n")
     except UnicodeDecodeError as error:
         raise SettingsError(f"{what}: {error}") from error
-    if _parsed(lines[0], path, 1) != FIRST_LINE:
-        raise _no_baseline(path, 1, f"a baseline begins with the line {json.dumps(FIRST_LINE)}")
-    return tuple(_entry(_parsed(line, path, number), path, number) for number, line in enumerate(lines[1:], 2))
+    entries = []
+    for number, line in enumerate(lines, 1):
+        reason = "this line is not JSON"
+        try:
+            row = json.loads(line)
+            if number > 1:
+                reason = "an entry must have the keys code, file, key, message, task, and only strings as values"
+                entries.append(value_of(BaselineEntry, row))
+            elif row != FIRST_LINE:
+                reason = f"a baseline begins with the line {json.dumps(FIRST_LINE)}"
+                raise ValueError(reason)
+        except (KeyError, TypeError, ValueError) as error:
+            hint = "--promptfmt-baseline-update write writes the file again"
+            raise SettingsError(reason, position=Position(path, number), hint=hint) from error
+    return tuple(entries)
 
 
 def write_baseline(entries: Iterable[BaselineEntry], path: Path) -> None:
@@ -322,11 +333,10 @@ def write_baseline(entries: Iterable[BaselineEntry], path: Path) -> None:
     writing.write(path, text.encode("utf-8", "backslashreplace"))
 
 
-def counted_by_effect(path: Path) -> str:
+def counted_by_effect(entries: Iterable[BaselineEntry]) -> str:
     """Return how many entries of a baseline have which effect on the score, as in `3 error, 2 affect every doc`."""
     effects = _effects()
-    rows = [json.loads(line) for line in gate.read_text(path).splitlines()[1:]]
-    counts = Counter(effects.get(row["code"], "others") for row in rows)
+    counts = Counter(effects.get(entry.code, "others") for entry in entries)
     words = {name: name.replace("affect ", "affects ") if counts[name] == 1 else name for name in _ORDER}
     return ", ".join(f"{counts[name]:,} {words[name]}" for name in _ORDER if counts[name])
 
@@ -336,23 +346,3 @@ def _effects() -> Mapping[str, str]:
     return {ERROR: ERROR, MISREAD: MISREAD} | {
         code: _AFFECTS[effect_of(rule, rule.severity)] for code, rule in known_rules().items()
     }
-
-
-def _parsed(line: str, path: Path, number: int) -> Any:
-    try:
-        return json.loads(line)
-    except ValueError as error:
-        raise _no_baseline(path, number, "this line is not JSON") from error
-
-
-def _entry(row: Any, path: Path, number: int) -> BaselineEntry:
-    try:
-        return value_of(BaselineEntry, row)
-    except (KeyError, TypeError, ValueError) as error:
-        reason = f"an entry must have the keys {', '.join(_NAMES)}, and only strings as values"
-        raise _no_baseline(path, number, reason) from error
-
-
-def _no_baseline(path: Path, number: int, message: str) -> SettingsError:
-    hint = "--promptfmt-baseline-update write writes the file again"
-    return SettingsError(message, position=Position(path, number), hint=hint)

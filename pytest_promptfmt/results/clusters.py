@@ -204,12 +204,6 @@ class FindingGroup:
         return value_of(cls, data)
 
     @property
-    def concerns_templates(self) -> bool:
-        """Return whether the findings are about files of chat templates, which are no tasks for a reader."""
-        files = [place.file for place in self.places]
-        return self.code.startswith("PF4") and all(file.endswith((".jinja", ".json", ".gguf")) for file in files)
-
-    @property
     def cluster(self) -> tuple[str, str, str]:
         """Return what the findings share, as `Reported.cluster`."""
         return self.code, self.severity, self.message

@@ -28,9 +28,6 @@ if TYPE_CHECKING:
 PREVIEW_LINES = 40
 """Lines shown of a snapshot that does not exist yet."""
 
-SHOWN_VERDICTS = 50
-"""Changed verdicts of a recording that are listed."""
-
 _MARKUP: Final[Mapping[str, Mapping[str, bool]]] = {
     "--- ": {"bold": True},
     "+++ ": {"bold": True},
@@ -195,7 +192,7 @@ def recording_lines(who: str, replay: Replay, verdict: Verdict) -> Iterator[str]
     changed = _changed(old_lines, new_lines)
     none = "not there"
     lines = [f"record {number}: {old_lines.get(number, none)} → {new_lines.get(number, none)}" for number in changed]
-    yield from first_of(lines, SHOWN_VERDICTS, "  ")
+    yield from first_of(lines, LINES, "  ")
     if any(" to " in number for number in changed):
         yield from _recorded_differently(replay)
 
@@ -210,10 +207,10 @@ def differing_verdicts(replay: Replay) -> str:
 def _recorded_differently(replay: Replay) -> Iterator[str]:
     if replay.changed:
         yield f"{replay.changed:,} of {replay.verdicts:,} verdicts differ from those of the recording:"
-    for change in replay.changes[:SHOWN_VERDICTS]:
+    for change in replay.changes[:LINES]:
         yield f"  record {change.number}, doc {change.doc_index}, {change.pipeline}: {change.was} → {change.now}"
-    if replay.changed > SHOWN_VERDICTS:
-        yield f"  … and {replay.changed - SHOWN_VERDICTS:,} more"
+    if replay.changed > LINES:
+        yield f"  … and {replay.changed - LINES:,} more"
     for bad in replay.bad[:LINES]:
         yield f"  record {bad.number} cannot be used: {bad.reason}"
 

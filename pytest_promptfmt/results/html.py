@@ -30,15 +30,13 @@ from pytest_promptfmt.core.text import printable
 from pytest_promptfmt.formats import split_name
 from pytest_promptfmt.results.clusters import SEVERITIES, Cluster, FindingGroup
 from pytest_promptfmt.results.item_views import diff_view, packed_view, unpacked_view
+from pytest_promptfmt.results.markdown import SHOWN_TASKS
 from pytest_promptfmt.results.run_result import Cause, RunResult, causes_of
 from pytest_promptfmt.results.terminal import since_lines
 from pytest_promptfmt.results.wording import archetype_note, below
 
 CHUNK: Final = 100
 """Items in one compressed piece: unpacked together when one of them is opened."""
-
-NAMED_TASKS: Final = 30
-"""Tasks of one change that are named; the others are counted."""
 
 _NEW: Final = CATEGORIES.index("new")
 _ORDER: Final = (*CATEGORIES[:_NEW], "finding", *CATEGORIES[_NEW:])
@@ -143,7 +141,7 @@ def _made_of(
                 "category": cause.category,
                 "title": printable(cause.title),
                 "tasks": len(cause.tasks),
-                "names": cause.tasks[:NAMED_TASKS],
+                "names": cause.tasks[:SHOWN_TASKS],
                 "new": result.is_new(cause.identity),
                 "because": f"{explained[key].code} {explained[key].message}" if key in explained else "",
             }

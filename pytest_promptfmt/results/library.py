@@ -13,6 +13,7 @@ from pytest_promptfmt.core.finding import Reported, Severity
 from pytest_promptfmt.core.profile import PLAIN, Profile
 from pytest_promptfmt.core.release import LATEST
 from pytest_promptfmt.core.task import Task
+from pytest_promptfmt.results.clusters import SEVERITIES
 from pytest_promptfmt.rules.linter import Linter
 from pytest_promptfmt.rules.rule_registry import known_rules
 from pytest_promptfmt.rules.rule_selection import Selection
@@ -69,11 +70,10 @@ def check(task: Task | Study, **options: Any) -> list[Reported]:
     checked = Linter().check(study, selection, views)
     if checked.failure is not None and not isinstance(checked.failure, UnavailableError):
         raise checked.failure
-    order = list(Severity)
     wanted = (
         each for each in checked.findings if each.severity is not Severity.INFO or selection.is_asked_for(each.code)
     )
-    return sorted(wanted, key=lambda each: order.index(each.severity))
+    return sorted(wanted, key=lambda each: SEVERITIES.index(each.severity))
 
 
 def compare(

@@ -23,7 +23,6 @@ from pytest_promptfmt.settings.file import FILE_NAMES
 SCHEMA: Final = "https://json.schemastore.org/sarif-2.1.0.json"
 
 _LEVELS: Final = {"error": "error", "warning": "warning", "info": "note"}
-_ANNOTATION_LEVELS: Final = {"error": "error", "warning": "warning", "info": "notice"}
 _MEANINGS: Final[Mapping[str, str]] = {**MEANINGS, "version": "the prompt changed, but the task's version did not"}
 _PLACED: Final = re.compile(r"(.+?:\d+)(?::(\d+))?: (.*)", re.DOTALL)
 """The line of an error with its place."""
@@ -137,7 +136,8 @@ def github_annotations(result: RunResult) -> Iterator[str]:
         at |= {"line": str(line)} if line else {}
         at |= {"col": str(column)} if line and column else {}
         text = "\n".join((group.message, *cause_lines(group, result.rootdir, PLACES)))
-        yield github_annotation(_ANNOTATION_LEVELS[group.severity.value], at, f"{group.code} {group.name}", text)
+        level = _LEVELS[group.severity].replace("note", "notice")
+        yield github_annotation(level, at, f"{group.code} {group.name}", text)
     for cluster in result.clusters:
         level = "notice" if cluster.category == "header-only" else "error"
         at = {"file": cluster.files(result.rootdir)[0]}

@@ -30,9 +30,6 @@ from pytest_promptfmt.snapshots.paths import delete_snapshot, read_snapshot, req
 ACCEPTABLE: Final = ("new", "changed", "renamed", "damaged", "header-only", "obsolete")
 """The categories that --snapshot-update settles."""
 
-MOST_KEPT: Final = 100
-"""Rootdirs whose last run is kept."""
-
 _QUOTED: Final = b'"\\'
 _WORDS: Final = ("category", "task", "profile", "key", "title")
 _NO_END: Final = b"\n\\ No newline at end of file\n"
@@ -111,21 +108,6 @@ def write_pending(edits: Iterable[Edit], top: Path) -> str:
     return "".join(f"{json.dumps(line)}\n" for line in lines)
 
 
-def read_pending(text: str, path: Path, top: Path) -> list[Edit]:
-    """Return the edits that `write_pending` wrote. Raises SettingsError, naming the line, for anything else."""
-    edits = []
-    for number, line in enumerate(text.splitlines(), 1):
-        try:
-            edits.append(_edit(json.loads(line), top))
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise SettingsError(
-                "this line is not a pending snapshot",
-                position=Position(path, number),
-                hint="--promptfmt-write pending=FILE writes such files",
-            ) from error
-    return edits
-
-
 def _edit(entry: Mapping[str, Any], top: Path) -> Edit:
     old, new = (None if entry[name] is None else entry[name].encode("latin-1") for name in ("old", "new"))
     return Edit(path=top / entry["path"], old=old, new=new, **{name: str(entry[name]) for name in _WORDS})
@@ -144,10 +126,18 @@ def read_edits(path: Path, top: Path) -> list[Edit]:
         raise SettingsError(f"{display_path(path)} cannot be read: {error.strerror}", hint=hint) from error
     except UnicodeDecodeError as error:
         raise SettingsError(f"not UTF-8 at byte {error.start}", position=Position(path)) from error
-    edits = read_pending(text, path, top)
-    for edit in edits:
-        if not _is_ours(edit, top):
-            raise SnapshotError("not a snapshot of this project, so it was not changed", position=Position(edit.path))
+    edits = []
+    for number, line in enumerate(text.splitlines(), 1):
+        try:
+            edits.append(_edit(json.loads(line), top))
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            hint = "--promptfmt-write pending=FILE writes such files"
+            raise SettingsError(
+                "not a line of pending snapshots", position=Position(path, number), hint=hint
+            ) from error
+        if not _is_ours(edits[-1], top):
+            where = Position(edits[-1].path)
+            raise SnapshotError("not a snapshot of this project, so it was not changed", position=where)
     return edits
 
 
@@ -221,7 +211,7 @@ def keep_last_run(run: LastRun) -> None:
     with suppress(OSError):
         writing.write(folder / _name(Path(run.rootdir)), json.dumps(asdict(run)), also=[folder])
         files = sorted(folder.glob("*.json"), key=lambda file: file.stat().st_mtime)
-        for old in files[:-MOST_KEPT]:
+        for old in files[:-100]:  # those of a hundred rootdirs are kept
             writing.remove(old, also=[folder])
 
 

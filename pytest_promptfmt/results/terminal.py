@@ -26,11 +26,9 @@ from pytest_promptfmt.results.wording import (
 from pytest_promptfmt.settings import Settings
 from pytest_promptfmt.tasks import found_release
 
+_OF_TEMPLATES: Final = (".jinja", ".json", ".gguf")
 SHOWN_CAUSES: Final = 10
 """How many causes of findings are shown without -v where a run has more: those that matter most."""
-
-SHOWN_ROWS: Final = 40
-"""How many rows about a model are shown without -v."""
 
 
 def header_lines(settings: Settings) -> list[str]:
@@ -156,7 +154,7 @@ def _figures(result: RunResult, verbosity: int) -> list[str]:
         ).rstrip()
         for line in cells
     ]
-    return [*first_of(lines, None if verbosity > 0 else SHOWN_ROWS + 1, note=f" rows{LISTED_BY_V}")]
+    return [*first_of(lines, None if verbosity > 0 else LINES + 1, note=f" rows{LISTED_BY_V}")]
 
 
 def finding_lines(
@@ -233,8 +231,9 @@ def cause_lines(group: FindingGroup, rootdir: Path, most: int | None, *, is_abov
         yield f"  do at {place.at(rootdir) or ', '.join(place.tasks)}: {do}"
     others = [place.at(rootdir) for place in group.places[1:]]
     names = f": {', '.join(group.tasks)}" if most is None else ""
-    is_of_tasks = not group.concerns_profiles and not group.concerns_templates
-    found = [counted(len(group.tasks), "task") + names] if is_of_tasks else []
+    # Files of chat templates are no tasks for a reader.
+    is_of_templates = group.code.startswith("PF4") and all(each.file.endswith(_OF_TEMPLATES) for each in group.places)
+    found = [] if group.concerns_profiles or is_of_templates else [counted(len(group.tasks), "task") + names]
     if group.profiles:
         found.append(f"profile{'s' if len(group.profiles) > 1 else ''} {listed(group.profiles, most)}")
     where = [f"in {', '.join(found)}"] if found and (len(group.tasks) > 1 or others or group.profiles) else []

@@ -251,7 +251,7 @@ def _origins_of_requests(change: Change, locate: Locate) -> Iterator[Origin]:
     elif section == "target":
         yield from _origin_of_key("answer", "doc_to_target", locate)
     elif section == "continuations":
-        old, new = (_continuation(lines) for lines in (change.removed, change.added))
+        old, new = (_read(lines[0]) if lines else None for lines in (change.removed, change.added))
         if old == new:  # another one is right
             yield from _origin_of_key("answer", "doc_to_target", locate)
             return
@@ -272,12 +272,6 @@ def _rank(span: Span, *, is_whole: bool) -> int:
 
 def _is_of_template(origin: Origin) -> bool:
     return origin.part == "chat template"
-
-
-def _continuation(lines: Sequence[str]) -> str | None:
-    with suppress(ValueError):
-        return str(json.loads(lines[0][2:])) if lines else None
-    return None
 
 
 def _origin_of_key(part: Part, key: str, locate: Locate) -> Iterator[Origin]:

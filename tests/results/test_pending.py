@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from pytest_promptfmt.core.errors import SettingsError
-from pytest_promptfmt.results.pending import Edit, git_patch, read_pending, write_pending
+from pytest_promptfmt.results.pending import Edit, git_patch, read_edits, write_pending
 from pytest_promptfmt.results.run_result import RunResult
 from pytest_promptfmt.results.writers import WRITERS
 
@@ -98,13 +98,22 @@ def test_files_outside_the_repository_are_left_out_and_named(tmp_path: Path) -> 
 
 def test_pending_edits_are_read_back_as_they_were_written(tmp_path: Path) -> None:
     edits = [
-        Edit(path=tmp_path / "a/ä.txt", old=None, new=b"new\r\n", category="new", task="a", profile="plain"),
-        Edit(path=tmp_path / "b.txt", old=b"\xff", new=None, category="obsolete", title="nobody's"),
+        Edit(
+            path=tmp_path / "__prompts__/a/ä/plain.txt",
+            old=None,
+            new=b"new\r\n",
+            category="new",
+            task="a",
+            profile="plain",
+        ),
+        Edit(path=tmp_path / "__prompts__/b/b/plain.txt", old=b"\xff", new=None, category="obsolete", title="nobody's"),
     ]
-    assert read_pending(write_pending(edits, tmp_path), tmp_path / "pending.jsonl", tmp_path) == edits
+    (tmp_path / "pending.jsonl").write_text(write_pending(edits, tmp_path), "utf-8")
+    assert read_edits(tmp_path / "pending.jsonl", tmp_path) == edits
 
 
 @pytest.mark.parametrize("line", ["{", "{}", "3", '{"path": 1, "old": 2, "new": 3}'])
 def test_another_file_is_no_list_of_pending_edits(line: str, tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match=r"pending\.jsonl:1: this line is not a pending snapshot"):
-        read_pending(line + "\n", tmp_path / "pending.jsonl", tmp_path)
+    (tmp_path / "pending.jsonl").write_text(line + "\n", "utf-8")
+    with pytest.raises(SettingsError, match=r"pending\.jsonl:1: not a line of pending snapshots"):
+        read_edits(tmp_path / "pending.jsonl", tmp_path)

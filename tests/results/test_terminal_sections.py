@@ -8,7 +8,7 @@ import pytest
 
 from pytest_promptfmt.core.outcome import Outcome
 from pytest_promptfmt.results.run_result import RunResult
-from pytest_promptfmt.results.terminal import SHOWN_ROWS, sections
+from pytest_promptfmt.results.terminal import sections
 from pytest_promptfmt.results.wording import LINES, NAMES, PLACES
 
 
@@ -20,14 +20,14 @@ def lines_of(title: str, *outcomes: Outcome, verbosity: int = 0) -> list[str]:
 def test_figures_are_a_table_of_which_the_first_rows_are_shown() -> None:
     rows = [
         Outcome(task=f"t{number}", file="t.yaml", figures=(("task", f"t{number}"), ("model", "m"), ("acc", "0.5")))
-        for number in range(SHOWN_ROWS + 1)
+        for number in range(LINES + 1)
     ]
     whole = lines_of("prompt model", *rows[:-1])
     assert whole[:2] == ["task  model  acc", "t0    m      0.5"]
-    assert len(whole) == SHOWN_ROWS + 1
+    assert len(whole) == LINES + 1
     cut = lines_of("prompt model", *rows)
     assert cut == [*whole, "… and 1 more rows; -v lists them all"]
-    assert len(lines_of("prompt model", *rows, verbosity=1)) == SHOWN_ROWS + 2
+    assert len(lines_of("prompt model", *rows, verbosity=1)) == LINES + 2
     assert not lines_of("prompt model", Outcome(task="a", file="a.yaml"))
 
 
