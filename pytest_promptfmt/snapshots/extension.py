@@ -1,4 +1,4 @@
-"""All contact with syrupy, 5.5 to 7: its options decide what is written, and its report counts and finds unused files.
+"""All contact with syrupy, 5.5 to 7: its assertion compares, writes, counts and merges; files are named and found here.
 
 syrupy calls an extension's class methods for other tests too, so each of them returns nothing for a location that is
 not a `PromptLocation`.
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from syrupy.assertion import AssertionResult, SnapshotAssertion
 from syrupy.data import Snapshot, SnapshotCollection, SnapshotCollections
+from syrupy.exceptions import TaintedSnapshotError
 from syrupy.extensions.base import AbstractSyrupyExtension
 from syrupy.location import PyTestLocation
 from syrupy.report import SnapshotReport
@@ -102,17 +103,31 @@ def check(
     update = bool(config.option.update_snapshots) and is_writable
     if error is not None and loses_docs and not is_newer and config.option.update_snapshots:
         error = SnapshotError(error.message, position=error.position, hint="rewrite the file in a run with all docs")
-    matches = comparison.state == "header-only" and not update
-    written = False
-    if not matches and (update or (stored is None and config.option.update_new_snapshots_only)):
+    assertion = SnapshotAssertion(
+        session=config._syrupy,  # type: ignore[attr-defined]  # where syrupy keeps its session
+        extension_class=PromptExtension,
+        test_location=PromptLocation(item, place, expected),
+        update_snapshots=update,
+        update_new_snapshots_only=bool(config.option.update_new_snapshots_only),
+    )
+    keep_header = comparison.state == "header-only" and not update
+    passed = assertion == (comparison.stored if keep_header else comparison.text)
+    result = assertion.executions[0]
+    raised = result.exception
+    if not hasattr(AbstractSyrupyExtension, "write_immediately"):  # syrupy 5 writes at the end of its process's session
+        session: Any = config._syrupy  # type: ignore[attr-defined]  # as above
         try:
-            write_snapshot(place.path, comparison.text)
-            written = True
+            session.flush_snapshot_write_queue()
         except OSError as failure:
-            error = SnapshotError(f"the snapshot cannot be written: {failure}", position=Position(path))
-    passed = matches or written
-    changed: Counted = "created" if stored is None else "updated"
-    count(config, item, place, "matched" if matches else changed if written else "failed", expected=expected)
+            session._queued_snapshot_writes.clear()
+            raised, passed = failure, False
+    written = bool(result.created or result.updated) and not isinstance(raised, OSError)
+    if isinstance(raised, OSError):
+        error = SnapshotError(f"the snapshot cannot be written: {raised}", position=Position(path))
+    elif raised is not None and not isinstance(raised, TaintedSnapshotError):
+        raise raised
+    # syrupy keeps every result to the end of the run; its report needs only the names.
+    result.asserted_data = result.recalled_data = None
     return Verdict(
         state=comparison.state,
         path=path,
@@ -246,6 +261,7 @@ class PromptExtension(AbstractSyrupyExtension):
 
     snapshot_dirname = DIRECTORY
     file_extension = SUFFIX.removeprefix(".")
+    write_immediately = True
 
     def serialize(self, data: Any, **_filters: Any) -> str:
         """Return the text, which is serialized already."""
@@ -290,12 +306,21 @@ class PromptExtension(AbstractSyrupyExtension):
         collection.add(Snapshot(name=f"{path.parent.name}/{path.name.removesuffix(SUFFIX)}"))
         return collection
 
-    def read_snapshot_data_from_location(self, **_names: Any) -> None:
-        """Return nothing: `check` reads the file."""
+    def read_snapshot_data_from_location(self, *, snapshot_location: str, **_names: Any) -> str | None:
+        """Return the file's text; raises TaintedSnapshotError, which counts as different, when it is not UTF-8."""
+        stored = read_snapshot(snapshot_location)
+        if stored is None:
+            return None
+        try:
+            return stored.decode()
+        except UnicodeDecodeError:
+            raise TaintedSnapshotError(stored.decode(errors="replace")) from None
 
     @classmethod
-    def write_snapshot_collection(cls, **_given: Any) -> None:
-        """Do nothing: `check` writes the file."""
+    def write_snapshot_collection(cls, *, snapshot_collection: SnapshotCollection, **_order: Any) -> None:
+        """Write the one snapshot of the collection."""
+        for snapshot in snapshot_collection:
+            write_snapshot(snapshot_collection.location, str(snapshot.data))
 
     def delete_snapshots(self, *, snapshot_location: str, **_names: Any) -> None:
         """Delete the file, and the folders that it leaves empty."""

@@ -9,7 +9,7 @@ from syrupy.location import PyTestLocation
 from pytest_promptfmt.snapshots.document import DocRecord, Document, Section, write_document
 from pytest_promptfmt.snapshots.expected import ExpectedSnapshots
 from pytest_promptfmt.snapshots.extension import PromptExtension, PromptLocation
-from pytest_promptfmt.snapshots.paths import BESIDE, read_snapshot, write_snapshot
+from pytest_promptfmt.snapshots.paths import BESIDE
 
 TEXT = write_document(Document({"task": "arc"}, (DocRecord(1, (Section("prompt", "a\n ⟨"),)),)))
 
@@ -20,7 +20,7 @@ def location(request: pytest.FixtureRequest, task_file: Path) -> PromptLocation:
 
 
 def write(place: PromptLocation, text: str) -> None:
-    write_snapshot(place.place.path, text)
+    PromptExtension.write_snapshot(snapshot_location=place.place.path, snapshots=[(text, place, 0)])
 
 
 def test_tests_of_others_have_nothing_here(request: pytest.FixtureRequest) -> None:
@@ -42,7 +42,7 @@ def test_what_is_written_is_read_byte_for_byte(request: pytest.FixtureRequest, t
     write(place, TEXT)
     file = BESIDE.path(tmp_path / "arc.yaml", "arc", "plain")
     assert file.read_bytes() == TEXT.encode()
-    assert read_snapshot(place.place.path) == TEXT.encode()
+    assert PromptExtension().read_snapshot(test_location=place, index=0, session_id="") == TEXT
     assert [path.name for path in file.parent.iterdir()] == ["plain.txt"]
 
 
