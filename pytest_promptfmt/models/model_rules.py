@@ -80,7 +80,7 @@ def model_saw_bos_twice(judged: ModelAnswers) -> Iterator[Finding]:
         if tokenizer is not None and bos is not None and reply.asked.ask.context_ids[:2] == (bos, bos):
             yield finding(
                 "the prompt begins with two BOS tokens",
-                f"{tokenizer.bos_token!r} is in the text, and the tokenizer adds another one",
+                f"{tokenizer.special_tokens.get('bos_token')!r} is in the text, and the tokenizer adds another one",
                 "doc_to_text",
                 reply.asked.doc,
             )

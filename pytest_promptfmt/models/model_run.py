@@ -152,7 +152,7 @@ def _tokenizer_for(model: Model, profile: Profile) -> Tokenizer | None:
     from pytest_promptfmt.profiles import load_tokenizer
 
     own = load_tokenizer(profile.tokenizer)
-    if model.tokenizer is not None and model.tokenizer.digest != own.digest:
+    if model.tokenizer is not None and model.tokenizer.facts.digest != own.facts.digest:
         message = f"profile {profile.name!r} is for a model with the tokenizer {profile.tokenizer_name!r}"
         refusal = UnavailableError(f"{message}, but {model.name} has another tokenizer")
         raise refusal.because("profiles whose tokenizer is not the model's")

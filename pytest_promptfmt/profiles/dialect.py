@@ -24,10 +24,6 @@ generation_marks: Final[ContextVar[tuple[str, str, str]]] = ContextVar("generati
 
 ASKED: Final = "add_generation_prompt"
 
-_HARMLESS: Final = (
-    *(nodes.Output, nodes.TemplateData, nodes.Const, nodes.Name, nodes.Concat),
-    *(nodes.If, nodes.CondExpr, nodes.And, nodes.Or, nodes.Not, nodes.Test, nodes.Compare, nodes.Operand),
-)
 _CACHED_TEMPLATES: Final = 512
 
 
@@ -83,12 +79,6 @@ def generation_prompt_of(source: str) -> nodes.If | None:
 @cache
 def _default() -> nodes.Template:
     return parsed_template(f"{{% if not {ASKED} is defined %}}{{% set {ASKED} = false %}}{{% endif %}}")
-
-
-@lru_cache(maxsize=8)
-def can_fail(node: nodes.Node) -> bool:
-    """Return whether a part of a template, which is given all that it reads, may raise an error."""
-    return any(not isinstance(each, _HARMLESS) for each in node.find_all(nodes.Node))
 
 
 class _Generation(Extension):

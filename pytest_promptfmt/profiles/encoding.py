@@ -120,7 +120,7 @@ def encode_prompts(tokenizer: Tokenizer, texts: Iterable[str]) -> list[tuple[int
     Special tokens are added unless the text begins with BOS (lm-eval 0.4.13, HFLM.tok_batch_encode, which checks only
     the first text of a batch). Raises TokenizerError for text that no tokenizer can encode.
     """
-    return [_ids(tokenizer, text, tokenizer.bos_token) for text in texts]
+    return [_ids(tokenizer, text, tokenizer.special_tokens.get("bos_token")) for text in texts]
 
 
 def encode_rolling(tokenizer: Tokenizer, texts: Iterable[str]) -> list[tuple[int, ...]]:

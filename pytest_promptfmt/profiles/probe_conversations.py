@@ -155,10 +155,6 @@ class Conversation:
             self._as_severe[severity] = replace(self, severity=severity)
         return self._as_severe[severity]
 
-    def after(self, message: Mapping[str, Any]) -> Conversation:
-        """Return the conversation with a message before all others."""
-        return replace(self, messages=[message, *self.messages])
-
     @cached_property
     def has_parts(self) -> bool:
         """Return whether a content is a list of parts."""

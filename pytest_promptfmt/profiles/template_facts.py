@@ -30,7 +30,7 @@ from pytest_promptfmt.profiles.probe_conversations import (
     conversations_of,
 )
 from pytest_promptfmt.profiles.template_trial import Rendering, TemplateTrial
-from pytest_promptfmt.profiles.turn_layout import ANSWER, INSTRUCTION, QUESTION, THOUGHT, TurnLayout, layout_in
+from pytest_promptfmt.profiles.turn_layout import ANSWER, INSTRUCTION, QUESTION, THOUGHT, TurnLayout, layout_of
 
 Fate = Literal["kept", "stripped", "changed", "dropped", "refused"]
 """The fate of a message: `changed` is anything but its own text without outer whitespace."""
@@ -205,10 +205,7 @@ class _Probe:
 
     @cached_property
     def turns(self) -> TurnLayout:
-        asked = self.text("question")
-        opened = self.text("question", generation_prompt=True)
-        closed, longer = self.text("answer"), self.text("second-question")
-        return layout_in(self.trial, asked, opened, closed, longer)
+        return layout_of(self.trial, self.text)
 
     def facts(self) -> TemplateFacts:
         lone, broken = self.turns.asked, self.trial.syntax_error

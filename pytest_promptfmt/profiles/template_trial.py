@@ -21,7 +21,6 @@ from pytest_promptfmt.core.profile import Profile
 from pytest_promptfmt.profiles.conversation import Renderer, described, render_masked
 from pytest_promptfmt.profiles.dialect import (
     ASKED,
-    can_fail,
     compiled_template,
     generation_prompt_of,
     line_of,
@@ -264,7 +263,7 @@ class TemplateTrial(TemplateOwner):
         prompt = self._prompt if not (state.generation_prompt or state.continues) else None
         if prompt is not None:
             asked = self.render(conversation, state._replace(generation_prompt=True))
-            if asked.text is not None or not can_fail(prompt):
+            if asked.text is not None:
                 return asked.without_generation_prompt()
         named = tuple(each for each in conversation.named.items() if self._reads(each[0]))
         asks = state.generation_prompt and (state.continues or self._reads(ASKED))

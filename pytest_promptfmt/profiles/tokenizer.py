@@ -104,9 +104,9 @@ class Tokenizer:
     """One tokenizer: text to ids and back, exactly as `AutoTokenizer.from_pretrained(source)` would.
 
     `source` is what the user wrote, `name` its short form, `loader` how it was loaded (part of what a snapshot's
-    ids depend on), `class_name` the class of transformers, `digest` the first 16 hexadecimal digits of the SHA-256 of
-    the source's content, `raw_ids` the ids in engines that read only `tokenizer.json` (see `Facts`). `origin` is the
-    repository on the hub that it was fetched from, with the commit: `owner/name@0123…`; else empty.
+    ids depend on), `raw_ids` the ids in engines that read only `tokenizer.json` (see `Facts`, whose `digest` has 16
+    digits). `origin` is the repository on the hub that it was fetched from, with the commit: `owner/name@0123…`; else
+    empty.
     """
 
     def __init__(
@@ -120,7 +120,7 @@ class Tokenizer:
         origin: str = "",
     ) -> None:
         self.backend = backend
-        self._facts = facts
+        self.facts = facts
         self._piece = cache(backend.id_to_token)
         self._known_ids = lru_cache(maxsize=_MOST_KEPT)(self._ids)
         self.source = source
@@ -134,16 +134,6 @@ class Tokenizer:
 
     def __repr__(self) -> str:
         return f"<Tokenizer {self.name} ({self.loader})>"
-
-    @property
-    def class_name(self) -> str:
-        """The class of transformers."""
-        return self._facts.class_name
-
-    @property
-    def digest(self) -> str:
-        """The digest of the source's content."""
-        return self._facts.digest
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> Encoding:
         """Return `AutoTokenizer(...)(text, add_special_tokens=...)`; raises TokenizerError for what has no UTF-8."""
@@ -162,7 +152,7 @@ class Tokenizer:
         except BaseException as error:
             raise_panic(error, f"{self.name} cannot decode")
             raise
-        return _cleaned_up(text) if self._facts.cleans_up else text
+        return _cleaned_up(text) if self.facts.cleans_up else text
 
     def piece(self, token_id: int) -> str | None:
         """Return the raw piece of the vocabulary behind an id, or None."""
@@ -197,18 +187,8 @@ class Tokenizer:
     @cached_property
     def all_special_ids(self) -> frozenset[int]:
         """The ids of the special tokens that AutoTokenizer names; other added tokens may be special, too."""
-        contents = (*self.special_tokens.values(), *self._facts.extra_special_tokens)
+        contents = (*self.special_tokens.values(), *self.facts.extra_special_tokens)
         return frozenset(found for content in contents if (found := self.id_of(content)) is not None)
-
-    @property
-    def bos_token(self) -> str | None:
-        """The token that starts a text, if the tokenizer has one."""
-        return self.special_tokens.get("bos_token")
-
-    @property
-    def eos_token(self) -> str | None:
-        """The token that ends a text, if the tokenizer has one."""
-        return self.special_tokens.get("eos_token")
 
     def id_of_named(self, name: str) -> int | None:
         """Return the id of a special token by its name, such as `pad_token`; None without one."""

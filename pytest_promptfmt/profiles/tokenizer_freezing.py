@@ -13,11 +13,12 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
+from unittest.mock import patch
 
 from pytest_promptfmt.core.errors import Position, TokenizerBudgetError, TokenizerError
 from pytest_promptfmt.core.limits import TOKENIZERS
@@ -202,7 +203,7 @@ def from_transformers(
     mistral_format: bool = False,
 ) -> Any:
     """Return the tokenizer that AutoTokenizer makes, without network and without code of models."""
-    with _without_advice():
+    with patch.dict(os.environ, TRANSFORMERS_NO_ADVISORY_WARNINGS="1"):  # that torch is missing
         from transformers import AutoTokenizer
     if mistral_format:  # AutoTokenizer itself would only take tekken.json
         from transformers.tokenization_mistral_common import MistralCommonBackend
@@ -215,20 +216,6 @@ def from_transformers(
         local_files_only=True,
         **{key: value for key, value in given.items() if value is not None},
     )
-
-
-@contextmanager
-def _without_advice() -> Iterator[None]:
-    """Keep transformers from warning on import that torch is missing."""
-    name = "TRANSFORMERS_NO_ADVISORY_WARNINGS"
-    before = os.environ.get(name)
-    os.environ[name] = "1"
-    try:
-        yield
-    finally:
-        del os.environ[name]
-        if before is not None:
-            os.environ[name] = before
 
 
 def facts_of(loaded: Any, digest: str, *, in_python: bool, raw_ids: Mapping[str, Sequence[int]]) -> Facts:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise, zip_longest
 from typing import Final
@@ -66,16 +66,14 @@ class TurnLayout:
         return first if tail.startswith(first) and gap.startswith(first) else ""
 
 
-def layout_of(trial: TemplateTrial) -> TurnLayout:
-    """Return the layout of plain turns, as the conversations `question` to `second-question` show it."""
-    asked, opened = trial.text("question"), trial.text("question", generation_prompt=True)
-    return layout_in(trial, asked, opened, trial.text("answer"), trial.text("second-question"))
+def layout_of(trial: TemplateTrial, text: Callable[..., str | None] | None = None) -> TurnLayout:
+    """Return the layout of plain turns, as the conversations `question` to `second-question` show it.
 
-
-def layout_in(
-    trial: TemplateTrial, asked: str | None, opened: str | None, closed: str | None, longer: str | None
-) -> TurnLayout:
-    """Return the layout of plain turns that these prompts of a trial show."""
+    `text` returns the prompt of one by its name, as `trial.text` does.
+    """
+    text = text or trial.text
+    asked, opened = text("question"), text("question", generation_prompt=True)
+    closed, longer = text("answer"), text("second-question")
     header = tail = gap = None
     if closed is not None and ANSWER in closed:
         before, _, tail = closed.rpartition(ANSWER)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import islice, pairwise
 from typing import Final
 
@@ -274,9 +275,9 @@ def _below_system(trial: TemplateTrial, conversation: Conversation) -> str | Non
 
     A system text that is written among them makes them differ on purpose.
     """
-    system = {"role": "system", "content": INSTRUCTION}
-    asked = conversation.units[0].text
-    texts = [trial.finished(each) for each in (conversation, conversation.after(system))]
+    asked, system = conversation.units[0].text, {"role": "system", "content": INSTRUCTION}
+    below = replace(conversation, messages=[system, *conversation.messages])
+    texts = [trial.finished(each) for each in (conversation, below)]
     before, after = ((text or "").partition(asked)[2] for text in texts)
     if before == after or None in texts or not before or not after or INSTRUCTION in after:
         return None

@@ -71,7 +71,7 @@ def token_sections(
 
 def profile_facts(profile: Profile, tokenizer: Tokenizer) -> dict[str, str]:
     """Return the stable facts of a header about a profile's tokenizer; versions are in `promptfmt.lock`."""
-    facts = {"tokenizer": profile.tokenizer_name or tokenizer.digest, "loader": loader_kind(tokenizer.loader)}
+    facts = {"tokenizer": profile.tokenizer_name or tokenizer.facts.digest, "loader": loader_kind(tokenizer.loader)}
     if profile.mode == "generate":
         facts["mode"] = "generate"
     elif profile.split != "lm-eval":

@@ -131,7 +131,11 @@ def test_real_tokenizer_equals_auto_tokenizer_at_first_and_when_frozen(
     frozen = load_tokenizer(REAL / name, cache_dir=cache_dir)
     assert frozen is not first
     assert assert_same(frozen, theirs(REAL / name)) >= 500
-    assert (frozen.loader, frozen.digest, frozen.class_name) == (first.loader, first.digest, first.class_name)
+    assert (frozen.loader, frozen.facts.digest, frozen.facts.class_name) == (
+        first.loader,
+        first.facts.digest,
+        first.facts.class_name,
+    )
     template = theirs(REAL / name).chat_template
     assert frozen.chat_templates == ({} if template is None else {"default": template})
 
@@ -234,8 +238,8 @@ def test_pairs_are_split_as_lm_eval_splits_them(name: str, backend: str, cache_d
     folder = REAL / name if is_real else archetype_folder(name.removeprefix("archetype:"))
     ours = load_tokenizer(folder if is_real else name, cache_dir=cache_dir)
     # Without BOS and EOS, HFLM must be told a prefix token.
-    prefix = 0 if ours.bos_token is None and ours.eos_token is None else None
-    for add_bos_token in (None, True, False) if ours.bos_token else (None, False):
+    prefix = 0 if not {"bos_token", "eos_token"} & ours.special_tokens.keys() else None
+    for add_bos_token in (None, True, False) if ours.special_tokens.get("bos_token") else (None, False):
         options = {} if add_bos_token is None else {"add_bos_token": add_bos_token}
         tokenizer = auto_tokenizer(folder, **options) if options else theirs(folder)
         every = 1 if COMPARES_ALL and add_bos_token is None else 7

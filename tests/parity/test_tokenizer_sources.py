@@ -95,7 +95,7 @@ def test_gguf_file_of_an_archetype_gives_its_ids(tmp_path: Path, cache_dir: Path
     tokenizer = load_tokenizer(file, cache_dir=cache_dir)
     for text in TEXTS:
         assert tokenizer.ids(text) == archetype.ids(text), text
-    assert tokenizer.eos_token == "<|endoftext|>"
+    assert tokenizer.special_tokens["eos_token"] == "<|endoftext|>"
 
 
 def test_tiktoken_file_gives_the_ids_of_its_ranks(tmp_path: Path, cache_dir: Path) -> None:

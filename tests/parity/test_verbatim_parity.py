@@ -98,5 +98,5 @@ def test_what_is_called_verbatim_is_what_auto_tokenizer_makes(
                 assert ours.decode(ids, skip_special_tokens=True) == theirs.decode(ids, skip_special_tokens=True)
         assert dict(ours.special_tokens) == theirs.special_tokens_map
         assert ours.all_special_ids == set(theirs.all_special_ids)
-        assert ours.class_name == type(theirs).__name__
+        assert ours.facts.class_name == type(theirs).__name__
         assert ours.chat_templates == ({"default": theirs.chat_template} if theirs.chat_template else {})

@@ -107,11 +107,11 @@ print(sorted({"transformers", "torch", "huggingface_hub", "subprocess"} & set(sy
 
 def test_what_is_frozen_changes_with_the_files(gpt2: Path, own_cache: Path) -> None:
     load_tokenizer(gpt2)
-    digest = load_tokenizer(gpt2).digest
+    digest = load_tokenizer(gpt2).facts.digest
     change(gpt2 / "tokenizer_config.json", pad_token="<|endoftext|>")
     again = load_tokenizer(gpt2)
     assert again.special_tokens["pad_token"] == "<|endoftext|>"
-    assert again.digest != digest
+    assert again.facts.digest != digest
     assert len(list((own_cache / "tokenizers").iterdir())) == 2
 
 
@@ -202,9 +202,9 @@ def test_a_vocabulary_for_which_the_pre_tokenizer_may_change_ends_the_proof(gpt2
 
 def test_file_beside_its_config_stands_for_the_folder_and_alone_for_itself(gpt2: Path, tmp_path: Path) -> None:
     assert find_source(gpt2 / "tokenizer.json").folder == find_source(gpt2).folder
-    assert load_tokenizer(gpt2 / "tokenizer.json").bos_token == "<|endoftext|>"
+    assert load_tokenizer(gpt2 / "tokenizer.json").special_tokens["bos_token"] == "<|endoftext|>"
     shutil.copy(gpt2 / "tokenizer.json", tmp_path / "mine.json")
-    assert load_tokenizer(tmp_path / "mine.json").bos_token is None
+    assert load_tokenizer(tmp_path / "mine.json").special_tokens.get("bos_token") is None
     assert load_tokenizer(tmp_path / "mine.json").name == "mine.json"
 
 

@@ -41,12 +41,6 @@ MISTAKES = {
         "tags are not balanced in a conversation with a tool result",
     ),
     "a line break escaped": ("message.role + '\\n'", "message.role + '<x>\\\\n'", "PF458", "a single user message"),
-    "a space in one branch": (
-        "{{- '<|end|>\\n' }}\n{%- endfor",
-        "{{- '<|end|>\\n' if message.role == 'user' else '<|end|> \\n' }}\n{%- endfor",
-        "PF459",
-        "whitespace between <|end|> and <|begin|> varies",
-    ),
     "tools as text of text": (
         "(tools | tojson)",
         "(tools | tojson | tojson)",
@@ -212,12 +206,6 @@ MISTAKES = {
         "PF442",
         "the generation prompt and finished answers have different whitespace before the answer",
     ),
-    "arguments in another order": (
-        "call.function.arguments | tojson",
-        "call.function.arguments | tojson(sort_keys=true)",
-        "PF435",
-        "arguments of a tool call are not written in the given order",
-    ),
 }
 
 
@@ -264,37 +252,17 @@ ROLES = """\
 {%- endfor %}"""
 
 
-def test_whitespace_after_a_header_is_the_same_for_all_roles() -> None:
-    source = ROLES.replace("IMAGES", "''")
-    assert "whitespace between <|head|> and text varies in a conversation with a tool result" in messages(
-        source, "PF459"
-    )
-    assert not messages(source.replace("'' if message.role == 'tool' else ", ""), "PF459")
-
-
 def test_each_image_has_a_place_of_its_own() -> None:
     lost = "a second image is not in the prompt"
     images = "message.content | selectattr('type', 'equalto', 'image') | list"
     assert lost in messages(ROLES.replace("IMAGES", f"'<image>' if {images}"), "PF433")
     assert lost not in messages(ROLES.replace("IMAGES", f"'<image>' * ({images} | length)"), "PF433")
-    first = "an image that follows a text is written before the text"
-    in_place = ROLES.replace("{{- IMAGES }}", "").replace("part.text", "part.text or '<image>'")
-    assert first in messages(ROLES.replace("IMAGES", f"'<image>' if {images}"), "PF433")
-    assert first not in messages(in_place, "PF433")
 
 
 def test_the_shown_conversation_is_the_one_that_is_not_balanced() -> None:
     closes = "{{- '<quote>' if messages[0].role == 'system' }}{{- '</quote>' }}"
     source = TEMPLATE.replace("{%- for message in messages %}\n", "{%- for message in messages %}\n" + closes, 1)
     assert not [each for each in messages(source, "PF457") if each.endswith("a system message")]
-
-
-def test_tags_that_a_sentence_names_are_no_turns() -> None:
-    prose = "{{- 'Put your thoughts between <think> </think> tags, always.\\n' }}"
-    source = TEMPLATE.replace(
-        "message.content or ''", "('<think>\\n\\n</think>' if message.role == 'assistant') ~ message.content"
-    )
-    assert not [each for each in messages(prose + source, "PF459") if "<think> and </think>" in each]
 
 
 JSON_CALL = """{{- '<call>{"name": "' + call.function.name + '", "arguments": ' }}

@@ -53,9 +53,9 @@ class RenderedItem(TaskItem):
         tokenizer = None
         if seen.tokenizer is not None:
             tokenizer = UsedTokenizer(
-                name=seen.profile.tokenizer_name or seen.tokenizer.digest,
+                name=seen.profile.tokenizer_name or seen.tokenizer.facts.digest,
                 loader=seen.tokenizer.loader,
-                content=seen.tokenizer.digest,
+                content=seen.tokenizer.facts.digest,
                 origin=seen.tokenizer.origin,
             )
         unseen = " and ".join(self.study.media_keys)

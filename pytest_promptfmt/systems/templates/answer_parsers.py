@@ -239,7 +239,7 @@ class NamedParser:
             raise TokenizerError(f"the parser {written} cannot be loaded: {error}", hint=hint) from error
         except TypeError as error:  # by which vLLM refuses a tokenizer without the tokens of a parser
             raise TokenizerError(f"the parser {written} cannot be used: {error}") from error
-        end = trial.tokenizer.eos_token if trial.tokenizer is not None else None
+        end = trial.tokenizer.special_tokens.get("eos_token") if trial.tokenizer is not None else None
         layout = layout_of(trial)
         closing = layout.first_marker if layout.first_marker not in (layout.header or "") else None
         ends = (end, trial.profile.special_tokens.get("eos_token"), closing)

@@ -192,28 +192,20 @@ def lost_parts(trial: TemplateTrial, reader: AnswerParser, answer: WrittenAnswer
         yield Loss("rendered again", "the template renders the parsed answer differently", saw)
 
 
-def broken_parts(reader: AnswerParser, answer: WrittenAnswer) -> Iterator[tuple[str, str]]:
-    """Yield how a parser fails on an answer with calls that ends early, and on one that lacks a brace.
+def failure_on_part(reader: AnswerParser, answer: WrittenAnswer) -> str | None:
+    """Return how a parser fails on an answer that ends early or lacks a brace; None if it reads all of them.
 
     Clients expect errors of JSON and of types, for which they show the text.
     """
-    text, names = answer.text, as_read(answer.message, None).names
-    step = max(1, len(text) // _MOST_ENDS)
-    ends_early = [text[:end] for end in range(1, len(text), step)]
-    broken = {"that ends early": ends_early, "with a broken tool call": ["".join(text.rpartition("}")[::2])]}
-    for what, texts in broken.items():
-        for each in texts:
-            try:
-                read = as_read(reader.read([each], answer.prompt, answer.conversation), None)
-            except (ValueError, LookupError) as error:
-                if isinstance(
-                    error.__cause__, (RuntimeError, LookupError, AttributeError)
-                ):  # clients expect the others
-                    yield f"the parser fails on an answer {what}", f"{error}: {each!r}"
-                    break
-            else:
-                if each not in ends_early and not read.names and names[-1] not in read.content:
-                    yield "the parser loses a broken tool call", f"{each!r} was read as {read.content!r}"
+    text = answer.text
+    ends = range(1, len(text), max(1, len(text) // _MOST_ENDS))
+    for part in (*(text[:end] for end in ends), "".join(text.rpartition("}")[::2])):
+        try:
+            reader.read([part], answer.prompt, answer.conversation)
+        except (ValueError, LookupError) as error:
+            if isinstance(error.__cause__, (RuntimeError, LookupError, AttributeError)):
+                return f"{error}: {part!r}"
+    return None
 
 
 def loop_lines(trial: TemplateTrial, conversation: Conversation) -> Iterator[str]:

@@ -32,7 +32,7 @@ from pytest_promptfmt.rules.rule_views import finding, info, warning
 from pytest_promptfmt.systems.templates.constructs import lost_assignments, stripped_letters
 from pytest_promptfmt.systems.templates.template_subjects import template_rule
 
-_NUMBER: Final = re.compile(r"(?<!\d)1(?!\d)")
+_NUMBERED: Final = re.compile(r"\D{1,24}(?<!\d)1\D{1,24}")
 _IMAGES: Final = {"image": "second-question", "image-url": "question"}
 """Conversations with an image, and the same ones without it."""
 
@@ -92,22 +92,14 @@ def text_lost(trial: TemplateTrial) -> Iterator[Finding]:
     once = trial.sent.get("image")
     if once is not None and (seen := trial.finished(once)) and trial.mentions("image"):
         asked, *later = once.messages
-        changed = {
-            "a second image is not in the prompt": ([asked["content"][0], *asked["content"]], Severity.WARNING),
-            "an image that follows a text is written before the text": (asked["content"][::-1], Severity.INFO),
-        }
-        for message, (parts, severity) in changed.items():
-            other = trial.finished(replace(once, messages=[{**asked, "content": parts}, *later])) or ""
-            at, length = first_difference(seen, other), len(other) - len(seen)
-            if other == seen != trial.text("second-question"):
-                yield once.finding(message, excerpt(seen), trial.place_of("'image'", '"image"'), severity)
-            elif (
-                length > 0
-                and _NUMBER.search(other[at : at + length])
-                and other[at - length :].startswith(other[at : at + length])
-            ):
-                saw, place = excerpt(other, at - length, at + length), trial.place_of("'image'", '"image"')
-                yield once.finding("two images have the same number", saw, place, Severity.WARNING)
+        twice = [{**asked, "content": [asked["content"][0], *asked["content"]]}, *later]
+        other, place = trial.finished(replace(once, messages=twice)) or "", trial.place_of("'image'", '"image"')
+        at, length = first_difference(seen, other), len(other) - len(seen)
+        added, saw = other[at : at + length], excerpt(other, at - length, at + length)
+        if other == seen != trial.text("second-question"):
+            yield once.finding("a second image is not in the prompt", excerpt(seen), place, Severity.WARNING)
+        elif length > 0 and _NUMBERED.fullmatch(added) and other[at - length :].startswith(added):
+            yield once.finding("two images have the same number", saw, place, Severity.WARNING)
     for call, letters, line in stripped_letters(trial.nodes):
         message, do = f"letters are removed from a text: {call}", "use split or replace, which take the whole word"
         yield warning(message, letters, trial.place(line), do=do)
@@ -118,13 +110,6 @@ def text_lost(trial: TemplateTrial) -> Iterator[Finding]:
             found = trial.conversations[name].finding(message, saw, place)
             yield replace(found, do="find the call of a result by its tool_call_id")
             break
-    parallel = trial.text("parallel") or ""
-    if {parallel.count(name) for name in ("callAssay", "callWeigh")} == {1}:
-        yield info(
-            "the id of a tool call is written only with the call or only with its result, not with both",
-            excerpt(parallel, parallel.find("callAssay")),
-            trial.place_of("tool_call_id", ".id", "['id']"),
-        )
 
 
 _RESULTS: Final = (("assay_metal", "Mostly copper with tin."), ("weigh_metal", "Forty grams exactly."))
@@ -215,19 +200,6 @@ def text_out_of_order(trial: TemplateTrial) -> Iterator[Finding]:
             excerpt(trial.whole(conversation) or ""),
             trial.place_of(f"'{kind}'", f'"{kind}"'),
         )
-    for name, (what, first, last) in _ORDERED.items():
-        text = trial.text(name) or ""
-        if 0 <= text.find(last) < text.find(first):
-            message, place = f"{what} are not written in the given order", trial.place_of("sort", "reverse")
-            yield trial.conversations[name].finding(message, f"{last} before {first}", place, Severity.INFO)
-
-
-_ORDERED: Final = {
-    "call-nested-argument": ("arguments of a tool call", "seventh", "nitric"),
-    "tools-deep": ("parameters of a tool", "stages", "dry_run"),
-    "tools-many": ("tools", "cast_ingot", "engrave_part"),
-}
-"""Conversations that hold a list, with its first and last text."""
 
 
 @template_rule("PF437", "python-in-prompt", severity=Severity.ERROR)

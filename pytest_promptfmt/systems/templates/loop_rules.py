@@ -15,7 +15,7 @@ from pytest_promptfmt.systems.templates.answer_parsers import WrittenAnswer, par
 from pytest_promptfmt.systems.templates.answers_read_back import (
     NOT_RECORDED,
     REASONING_LEFT,
-    broken_parts,
+    failure_on_part,
     lost_parts,
     written_answers,
 )
@@ -71,9 +71,14 @@ def answer_not_read_back(trial: TemplateTrial) -> Iterator[Finding]:
                 )
 
     called = max(answers.values(), key=lambda each: len(each.message.get("tool_calls") or ()), default=None)
-    if reader is not None and called is not None and called.message.get("tool_calls"):
-        for what, saw in broken_parts(reader, called):
-            yield called.conversation.finding(what, saw[:_MOST_SHOWN], trial.place_of("tool_calls"), Severity.WARNING)
+    has_calls = called is not None and called.message.get("tool_calls")
+    failure = failure_on_part(reader, called) if reader is not None and called is not None and has_calls else None
+    if called is not None and failure is not None:
+        message, place = _FAILS_ON_PART, trial.place_of("tool_calls")
+        yield called.conversation.finding(message, failure[:_MOST_SHOWN], place, Severity.WARNING)
+
+
+_FAILS_ON_PART: Final = "the parser fails on an answer that ends early or is malformed"
 
 
 _LIKE_CALL: Final = "argument-like-call"

@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import lru_cache
-from itertools import pairwise
 from typing import Final
 
 from pytest_promptfmt.core.finding import Finding, Severity
@@ -265,67 +264,3 @@ def line_break_as_text(trial: TemplateTrial) -> Iterator[Finding]:
             excerpt(text, text.rfind("\\n")) if found is None else excerpt(text, *found.span()),
             trial.place_of("\\\\n", "\\n"),
         )
-
-
-@template_rule("PF459", "whitespace-by-branch", severity=Severity.INFO)
-def whitespace_by_branch(trial: TemplateTrial) -> Iterator[Finding]:
-    """Report whitespace next to a marker that differs from turn to turn.
-
-    Why: One branch of the template has a space or line break more than the others, so one turn has other tokens. It is
-    an info, for models may be trained so.
-
-    Fix: write the whitespace in one place for all turns.
-
-    Real: Kimi K2 Instruct (a line break after only the default system text).
-    """
-    seen: dict[tuple[str, str], dict[str, tuple[Conversation, str]]] = {}
-    texts = set[str]()
-    for conversation in trial.applicable():
-        text = trial.whole(conversation)
-        if text is None or text in texts or not conversation.is_regular:
-            continue
-        texts.add(text)
-        for pair, space, at in spaces_between(text, conversation, trial):
-            if space not in seen.get(pair, ()) and not _is_in_sentence(text, pair, at, at + len(space)):
-                seen.setdefault(pair, {})[space] = conversation, excerpt(text, at, at + len(space))
-    reported = set[tuple[str, frozenset[str]]]()
-    for (one, other), spaces in seen.items():
-        if len(spaces) < 2 or (one, frozenset(spaces)) in reported:
-            continue
-        reported.add((one, frozenset(spaces)))
-        (_, first), (conversation, saw) = list(spaces.values())[:2]
-        yield conversation.finding(
-            f"whitespace between {one} and {other} varies in a conversation with {conversation.about}",
-            f"{saw!r}, elsewhere {first!r}",
-            trial.place_of(one, other),
-            Severity.INFO,
-        )
-
-
-# -- whitespace between neighbours -------------------------------------------------------------------------------------
-
-_KINDS: Final = ("user", "assistant", "system", "tool")
-
-
-def spaces_between(
-    text: str, conversation: Conversation, trial: TemplateTrial
-) -> Iterator[tuple[tuple[str, str], str, int]]:
-    """Yield a marker and its neighbour, the whitespace between them, and where it begins.
-
-    A neighbour is a marker, or a text of the conversation.
-    """
-    places = [(each.start(), each.end(), each[0]) for each in trial.marker.finditer(text)]
-    for unit in conversation.units if places else ():
-        at = text.find(unit.text) if unit.kind in _KINDS else -1
-        while at >= 0:
-            places.append((at, at + len(unit.text), "text"))
-            at = text.find(unit.text, at + len(unit.text))
-    for (_, end, one), (start, _, other) in pairwise(sorted(places)):
-        if (one, other) != ("text", "text") and not text[end:start].strip():
-            yield (one, other), text[end:start], end
-
-
-def _is_in_sentence(text: str, pair: tuple[str, str], start: int, end: int) -> bool:
-    """Return whether prose goes on around a pair, such as an instruction that names two tags."""
-    before, after = text[: max(start - len(pair[0]), 0)][-2:], text[end + len(pair[1]) :][:2]
-    return before[-1:] == after[:1] == " " and before[:1].isalpha() and after[1:].isalpha()

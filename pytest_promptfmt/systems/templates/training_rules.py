@@ -50,6 +50,9 @@ def training_template_differs(trial: TemplateTrial) -> Iterator[Finding]:
         return
     variant = file.with_name(f"{file.stem}{TRAINING}")
     if variant.is_file() and (training := _beside(trial, variant)) is not None:
+        if training.syntax_error is None and "training" not in training.kinds:
+            message, do = "the training template marks no text to learn", "write {% generation %} around answers"
+            yield finding(message, at=training.place(1), do=do)
         yield from _trained_otherwise(trial, training)
     asked = trial.options.trains_for
     if asked is not None and file != asked.with_name(f"{asked.stem}{TRAINING}"):
@@ -74,10 +77,6 @@ def _beside(trial: TemplateTrial, file: Path) -> TemplateTrial | None:
 
 
 def _trained_otherwise(inference: TemplateTrial, training: TemplateTrial) -> Iterator[Finding]:
-    if training.syntax_error is None and "training" not in training.kinds:
-        message, do = "the training template marks no text to learn", "write {% generation %} around answers"
-        yield finding(message, at=training.place(1), do=do)
-
     def differing(conversation: Conversation) -> Iterator[tuple[State, str, str]]:
         """Yield the states, up to each answer and as a whole, of which the two templates write different texts."""
         answered = [at for at, each in enumerate(conversation.messages, start=1) if each.get("role") == "assistant"]

@@ -31,15 +31,11 @@ def whitespace_by_turn(trial: TemplateTrial) -> Iterator[Finding]:
         yield warning(
             "a text with line breaks, spaces and quotes is changed", changed, trial.place_of("replace", "split")
         )
-    text, by_role = trial.text("whitespace"), dict[bool, str]()
-    if text is None:
-        return
+    text = trial.text("whitespace") or ""
     for role in ("user", "assistant"):
         given = (str(each["content"]) for each in trial.conversations["whitespace"].messages if each["role"] == role)
-        contents = [content for content in given if content.strip() in text]
+        contents = [content for content in given if content.strip() in text]  # lost texts are what another rule reports
         kept = [content in text for content in contents]
-        if not contents:
-            continue  # lost texts are what another rule reports
         if len(set(kept)) > 1:
             lost = contents[kept.index(False)].strip()
             yield finding(
@@ -47,11 +43,6 @@ def whitespace_by_turn(trial: TemplateTrial) -> Iterator[Finding]:
                 f"kept in {sum(kept)} of {len(kept)} turns, removed in {excerpt(text, text.find(lost))}",
                 trial.place_of("trim", "strip"),
             )
-            continue
-        by_role[kept[0]] = role
-    if len(by_role) > 1:
-        message = f"whitespace is kept around {by_role[True]} texts, but removed around {by_role[False]} texts"
-        yield info(message, excerpt(text), trial.place_of("trim", "strip"))
 
 
 def _changed_inside(trial: TemplateTrial) -> str | None:
@@ -214,24 +205,19 @@ def _said(trial: TemplateTrial, conversation: Conversation) -> str:
 
 
 def _earlier_reasoning(trial: TemplateTrial) -> Iterator[Finding]:
-    """Yield, as infos, what becomes of reasoning that is earlier, empty, or switched off."""
-    names = ("reasoning", "reasoning-earlier", "reasoning-in-content-earlier")
-    last, field, content = (THOUGHT in (trial.text(name) or "") for name in names)
-    header, off = (layout_of(trial).header or ""), trial.text("thinking-off", generation_prompt=True)
+    """Yield, as infos, that reasoning of earlier answers stays, or cannot be switched off."""
+    kept = all(THOUGHT in (trial.text(name) or "") for name in ("reasoning", "reasoning-earlier"))
     on, plain = (trial.text(name, generation_prompt=True) for name in ("thinking-on", "reasoning-earlier"))
-    unswitched = trial.text("question", generation_prompt=True) == off and on == plain
+    off, asked = (trial.text(name, generation_prompt=True) for name in ("thinking-off", "question"))
     found = {
-        "the reasoning of earlier answers stays in the prompt": last and field,
-        "the reasoning of earlier answers stays only if it is part of the content": last and content and not field,
-        "finished answers have an empty reasoning block, but the generation prompt has none": EMPTY_THOUGHT.search(
-            header
-        )
-        and not (off or "").rstrip().endswith(header.rstrip()[-8:]),
-        "the argument enable_thinking changes nothing": trial.mentions("enable_thinking") and off and unswitched,
+        "the reasoning of earlier answers stays in the prompt": kept,
+        "the argument enable_thinking changes nothing": trial.mentions("enable_thinking")
+        and off
+        and (off, on) == (asked, plain),
     }
     for message in (each for each, is_so in found.items() if is_so):
-        place, saw = trial.place_of("enable_thinking", "reasoning_content", "</think>"), excerpt(header.strip())
-        yield info(message, saw, place, do="compare it with the prompts that the model was trained on")
+        place = trial.place_of("enable_thinking", "reasoning_content", "</think>")
+        yield info(message, at=place, do="compare it with the prompts that the model was trained on")
 
 
 def _lost_reasoning(trial: TemplateTrial) -> Iterator[Finding]:
