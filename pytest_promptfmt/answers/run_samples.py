@@ -105,7 +105,7 @@ def _results(path: Path) -> FinishedRun:
         raise SettingsError(f"{path} has no samples_*.jsonl", hint="run lm-eval with --log_samples and --output_path")
     folders = sorted({str(file.parent) for _, file in found})
     if len(folders) > 1:
-        raise SettingsError(f"{path} has several runs", hint=f"give one of {', '.join(folders[:5])}")
+        raise SettingsError(f"{path} has several runs", hint=f"give the folder of one run: {', '.join(folders[:5])}")
     newest = max(match["date"] for match, _ in found)
     files = {match["task"]: file for match, file in found if match["date"] == newest}
     results = files.pop(None, None)

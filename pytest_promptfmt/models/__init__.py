@@ -43,7 +43,7 @@ def open_model(written: str, options: ModelOptions | None = None) -> Model:
         hint = did_you_mean(scheme, _BACKENDS) or (f"write hf:{written} for a model folder" if written else None)
         raise ModelError(f"unknown model {written!r}; expected one of {', '.join(known)}", hint=hint)
     if scheme in _WITHOUT_SOURCE and separator:
-        raise ModelError(f"the model {scheme!r} takes no argument, such as {source!r}")
+        raise ModelError(f"the model {scheme!r} takes no path or name; remove {source!r}")
     if scheme in _EXAMPLES and not source:
         raise ModelError(f"missing model path in {written!r}; expected {scheme}:{_EXAMPLES[scheme]}")
     return opener(source, options or ModelOptions())

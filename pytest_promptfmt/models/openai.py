@@ -71,12 +71,12 @@ class ServerModel:
             try:
                 offered = _asked(url, lambda: [one.id for one in client.models.list().data])
             except _AnsweredError as error:
-                hint = f"the server does not list its models; name one: openai:{url}#MODEL"
+                hint = f"the server does not list its models; write the name of a model: openai:{url}#MODEL"
                 raise ModelError(error.message, hint=hint) from error
             if len(offered) != 1:
                 raise ModelError(
                     f"the server {url} offers {len(offered)} models: {', '.join(offered[:10])}",
-                    hint=f"name one: openai:{url}#{offered[0] if offered else 'MODEL'}",
+                    hint=f"write the name of a model: openai:{url}#{offered[0] if offered else 'MODEL'}",
                 )
             [model] = offered
         return cls(client, model, url, concurrency=options.concurrency)

@@ -145,7 +145,9 @@ class ReplayModel:
         """Read a recording; raises ModelError for a file that is not one, or of several models."""
         entries = read_entries(path)
         if not entries:
-            raise ModelError("the recording is empty", position=Position(path), hint="--promptfmt-record writes one")
+            raise ModelError(
+                "the recording is empty", position=Position(path), hint="record answers with --promptfmt-record"
+            )
         models = sorted({entry.model for entry in entries})
         if len(models) > 1:
             raise ModelError(

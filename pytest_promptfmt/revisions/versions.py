@@ -363,5 +363,7 @@ def _raised(data: bytes, place: Position) -> bytes:
     match = _WRITTEN.match(data, sum(map(len, before)) + column)
     new = None if match is None else next_version(match[1].decode())
     if match is None or new is None:
-        raise SourceError("this version is not a number that can be raised", position=place, hint="raise it by hand")
+        raise SourceError(
+            "this version is not a number that can be raised", position=place, hint="write the new version yourself"
+        )
     return data[: match.start(1)] + new.encode() + data[match.end(1) :]

@@ -64,7 +64,7 @@ def test_a_server_without_completions_is_asked_by_chat(tiny: Any, server: str, a
 
 def test_a_server_that_takes_text_alone_is_sent_text(tiny: Any, server: str, asked: Make) -> None:
     url = f"openai:{server}/text-only/v1"
-    with pytest.raises(ModelError, match=r"answered 500: Internal Server Error\n.*name one") as caught:
+    with pytest.raises(ModelError, match=r"answered 500: Internal Server Error\n.*name of a model") as caught:
         open_model(url)
     assert f"{url}#MODEL" in str(caught.value)
     model = open_model(f"{url}#tiny")

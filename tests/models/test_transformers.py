@@ -202,7 +202,7 @@ print(len(list(model.loglikelihood(asks))), rows[0], rows[-1])
         ("hf:nowhere/at-all", ModelOptions(device="cpu"), "nowhere/at-all"),
         ("hf:", ModelOptions(), "hf:PATH_OR_ID"),
         ("tinny", ModelOptions(), "did you mean 'tiny'"),
-        ("tiny:big", ModelOptions(), "takes no argument"),
+        ("tiny:big", ModelOptions(), "takes no path or name"),
         ("tiny", ModelOptions(device="abacus"), "unknown device 'abacus'"),
         ("tiny", ModelOptions(dtype="float8000"), "unknown dtype"),
         ("tiny", ModelOptions(dtype="float8_e4m3fn"), "unknown dtype 'float8_e4m3fn'"),

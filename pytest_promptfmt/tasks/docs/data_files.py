@@ -119,7 +119,7 @@ def _json_array(file: BinaryIO, path: Path, field: Any) -> Iterator[Doc]:
         raise DocsError(
             f"the file is larger than {MAX_FILE_BYTES // 2**20} MiB",
             position=where,
-            hint="store it as .jsonl, one doc in each line: then only the lines that are needed are read",
+            hint="store the docs as .jsonl, one doc in each line: only the lines that are needed are read then",
         )
     docs = _parsed(data.removeprefix(_BYTE_ORDER_MARK), where)
     if field is not None:
