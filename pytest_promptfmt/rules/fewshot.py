@@ -215,7 +215,8 @@ def _labels_in_other_order(study: Study) -> Iterator[str]:
     fewshot, scored = study.written.fewshot, study.written.doc_to_choice
     shown = fewshot.doc_to_choice
     is_same = fewshot.doc_to_target in (UNSET, study.written.doc_to_target) and fewshot.process_docs is UNSET
-    if is_same and isinstance(shown, list) and isinstance(scored, list) and shown != scored:
+    is_index = not any(one.target in (shown or ()) for one in study.instances)  # the text of a label has no order
+    if is_same and is_index and isinstance(shown, list) and isinstance(scored, list) and shown != scored:
         yield from [f"{shown} and {scored}"] if sorted(map(str, shown)) == sorted(map(str, scored)) else ()
 
 
