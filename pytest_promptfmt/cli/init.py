@@ -16,7 +16,6 @@ from importlib.metadata import PackageNotFoundError, distribution, metadata, pac
 from pathlib import Path
 from typing import Annotated, Final
 
-import click
 import typer
 
 from pytest_promptfmt.cli.options import NoCode, pytest_options, require_path
@@ -147,7 +146,7 @@ def init(
         _add_line(folder / ".gitignore", _IGNORED)
         if wants_baseline:
             arguments += _write_baseline(folder, options)
-        if codes := ignored_style(folder / _BASELINE if wants_baseline else None, style):
+        if codes := _ignored_style(folder / _BASELINE if wants_baseline else None, style):
             line = f"ignore: {json.dumps(codes)} # rules about style"
             if earlier is None:
                 _add_line(folder / "promptfmt.yaml", line)
@@ -173,7 +172,9 @@ def _asked(guess: RepositoryKind) -> RepositoryKind:
         return guess
     for kind in RepositoryKind:
         typer.echo(f"  {kind}: {_ABOUT[kind]}")
-    return RepositoryKind(typer.prompt("What is this repository", default=str(guess), type=click.Choice(list(_ABOUT))))
+    while (answer := typer.prompt("What is this repository", default=str(guess))) not in list(_ABOUT):
+        typer.echo(f"Choose one of {', '.join(_ABOUT)}.")
+    return RepositoryKind(answer)
 
 
 def _is_terminal() -> bool:
@@ -348,7 +349,7 @@ def _write_baseline(folder: Path, options: Sequence[str]) -> list[str]:
     return needed
 
 
-def ignored_style(baseline: Path | None, is_reported: bool | None) -> Sequence[str]:
+def _ignored_style(baseline: Path | None, is_reported: bool | None) -> Sequence[str]:
     """Return the rules about style if they are not to be reported, which a user with a baseline is asked.
 
     Their entries are then removed from the baseline.

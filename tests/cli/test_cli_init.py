@@ -2,12 +2,14 @@
 
 import json
 import os
+import pty
 import re
 import shutil
 import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +17,6 @@ import forked_runs
 import pytest
 import yaml
 from promptfmt_command import promptfmt, write_task
-
-from pytest_promptfmt.cli import init
-from pytest_promptfmt.core.outcome import BaselineEntry
-from pytest_promptfmt.results.baseline import read_entries, write_baseline
 
 pytestmark = pytest.mark.slow
 
@@ -90,19 +88,23 @@ def test_findings_about_style_are_left_out_if_they_are_not_wanted(tmp_path: Path
     )
 
 
-def test_in_a_terminal_init_asks_whether_to_report_style(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = tmp_path / "baseline.jsonl"
-    entries = [BaselineEntry(file="a.yaml", task="a", code=code, message="m", key=code) for code in ("PF201", "PF240")]
-    asked = []
-    monkeypatch.setattr(init, "_is_terminal", lambda: True)
-    monkeypatch.setattr("typer.confirm", lambda question, **_: asked.append(question))
-    write_baseline(entries[:1], file)
-    assert not init.ignored_style(file, None)
-    assert not asked, "no entry is about style"
-    write_baseline(entries, file)
-    assert "PF240" in init.ignored_style(file, None)
-    assert asked == ["Report findings about style, too (1 entry of the baseline)"]
-    assert [each.code for each in read_entries(file)] == ["PF201"]
+def test_in_a_terminal_init_asks_for_the_kind_and_about_style(tmp_path: Path) -> None:
+    write_task(tmp_path, "old", UNEVEN)
+    terminal, inner = pty.openpty()
+    os.write(terminal, b"museum\nbenchmarks\nn\nn\n")
+    command = [sys.executable, "-m", "pytest_promptfmt", "init", "--baseline", "--no-workflow"]
+    with subprocess.Popen(command, cwd=tmp_path, stdin=inner, stdout=inner, stderr=inner) as run:
+        os.close(inner)
+        shown = b""
+        with suppress(OSError):  # the end of a terminal
+            while more := os.read(terminal, 4096):
+                shown += more
+    os.close(terminal)
+    assert run.returncode == 0, shown
+    assert b"Choose one of benchmarks, fork, model, training." in shown
+    assert b"Report findings about style, too (1 entry of the baseline)" in shown
+    assert "PF240" in yaml.safe_load((tmp_path / "promptfmt.yaml").read_text("utf-8"))["ignore"]
+    assert '"PF240"' not in (tmp_path / "promptfmt-baseline.jsonl").read_text("utf-8")
 
 
 def test_a_conftest_that_cannot_be_imported_keeps_no_baseline_from_being_written(tmp_path: Path) -> None:
