@@ -137,7 +137,7 @@ def find_writer(name: str) -> Writer:
     if name not in found:
         known = [*WRITERS, *found]
         hint = did_you_mean(name, known) or f"known: {', '.join(known)}"
-        raise SettingsError(f"no writer is called {name!r}", hint=hint)
+        raise SettingsError(f"there is no output {name!r}", hint=hint)
     try:
         content = found[name].load()
     except Exception as error:

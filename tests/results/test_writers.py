@@ -63,10 +63,10 @@ def test_our_own_writers_go_by_the_names_of_their_options(project: Project) -> N
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ("jsn=x.json", "no writer is called 'jsn'\n  hint: did you mean 'json'?"),
+        ("jsn=x.json", "there is no output 'jsn'\n  hint: did you mean 'json'?"),
         (
             "teletype=x",
-            "no writer is called 'teletype'\n  hint: known: patch, pending, json, markdown, sarif, html, next-steps",
+            "there is no output 'teletype'\n  hint: known: patch, pending, json, markdown, sarif, html, next-steps",
         ),
         ("json", "--promptfmt-write 'json' names no file\n  hint: give a writer and a file"),
         ("missing=x", "the writer 'missing' of tables:nothing cannot be imported"),

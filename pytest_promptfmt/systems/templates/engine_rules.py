@@ -39,7 +39,7 @@ _PLACE: Final = re.compile(r" \(in \w+:(\d+)\)")
 """The line at which minijinja reports an error."""
 _OTHER_TIME: Final = timedelta(days=400)
 
-_PORTABLE: Final = "replace the construct by one that all engines know"
+_PORTABLE: Final = "remove the construct, or write one that all engines know"
 _STOPS_HERE: Final = "correct the template: transformers fails on this conversation"
 _STOPS_THERE: Final = "if you serve the template with this engine, use a construct that the engine knows"
 
@@ -69,7 +69,7 @@ def engines_differ(trial: TemplateTrial) -> Iterator[Finding]:
     engine. A construct that an engine lacks fails there; it is an info. The engines in the setting
     `promptfmt_template_engines` render all conversations as well. A prompt that differs is a warning.
 
-    Fix: replace the construct by one that all engines know, such as a filter or a slice.
+    Fix: remove the construct, or write one that all engines know.
 
     Real: unsloth's Qwen3, made portable (string methods, slices); nobodywho PR #563 (`{% generation %}`).
     """

@@ -208,8 +208,9 @@ def tags_unbalanced(trial: TemplateTrial) -> Iterator[Finding]:
             continue  # braces of JSON, which have a rule
         called = (text.rfind(unit.text) for unit in conversation.units if unit.kind in ("call", "argument"))
         at = max(called, default=text.rfind(shown)) if name == "{" else text.rfind(shown)
+        what = "brace" if name == "{" else "tag"
         yield conversation.finding(
-            f"{'braces' if name == '{' else 'tags'} are not balanced in a conversation with {conversation.about}",
+            f"a {what} is not closed, or not opened, in a conversation with {conversation.about}",
             f"{shown} in {excerpt(text, at)!r}",
             place_printed(trial, conversation, at, "tool_calls" if name == "{" else shown),
         )

@@ -215,7 +215,7 @@ def arguments_encoded_twice(trial: TemplateTrial) -> Iterator[Finding]:
     Why: The OpenAI API sends arguments as JSON text; `tojson` makes a string of it, with a backslash before each quote.
     JSON text as the value of a key, or a letter written as `\u0441`, may be the model's own format; both are infos.
 
-    Fix: encode only arguments that are not text: `arguments if arguments is string else arguments | tojson`.
+    Fix: encode arguments unless they are text: `{{ arguments if arguments is string else arguments | tojson }}`.
 
     Real: Llama 3.1, functionary 3.1, Mistral Nemo.
     """
