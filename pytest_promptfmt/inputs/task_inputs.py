@@ -253,6 +253,7 @@ class WatchedFiles:
         self._seen: dict[str, AccessedPaths] = defaultdict(AccessedPaths)
         self._native = NativeFiles(contents.places)
         self.files: dict[str, WatchedFile] = {}
+        self.packages: set[str] = set()  # that their code imports
         contents.take(f"{contents.places.rootdir}/")  # to which pytest may add the folder of its own cache
 
     def watch(self, path: Path, file: TaskFile, tasks: Iterable[Task], settings: Settings) -> None:
@@ -276,6 +277,7 @@ class WatchedFiles:
             paths |= others
         reached = self._shared.reached_from(modules, settings)
         watched.refused, watched.loads, watched.may_vary = reached.asks, reached.loads, reached.may_vary
+        self.packages |= reached.names
         brings_profiles = any(task.assembly.brings_profiles for task in made)
         if brings_profiles and SEPARATE_ENGINES.intersection(settings.template_engines):
             watched.refused = "the output of another program"

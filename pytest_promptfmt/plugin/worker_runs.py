@@ -19,6 +19,7 @@ from typing import Any, Final
 
 import pytest
 
+from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.errors import display_path
 from pytest_promptfmt.core.outcome import Outcome
 from pytest_promptfmt.core.text import escape_controls
@@ -30,6 +31,7 @@ from pytest_promptfmt.inputs.cached_files import Shown, is_new
 from pytest_promptfmt.plugin.collection import warn_of_file
 from pytest_promptfmt.plugin.item_results import is_sent, own_copy
 from pytest_promptfmt.plugin.items.item import PromptItem
+from pytest_promptfmt.plugin.printed_output import silenced
 from pytest_promptfmt.plugin.run import Run
 from pytest_promptfmt.plugin.unchanged import StoredItem, Unchanged, UnchangedItem, about
 from pytest_promptfmt.plugin.worker_processes import (
@@ -41,6 +43,10 @@ from pytest_promptfmt.plugin.worker_processes import (
 )
 from pytest_promptfmt.snapshots import extension as snapshots
 from pytest_promptfmt.snapshots.paths import SnapshotPath
+from pytest_promptfmt.tasks import import_shared
+
+_MANY_JOBS: Final = 500
+"""The number of tasks from which packages are imported once for all workers, and not by each."""
 
 UNCHANGED: Final = "unchanged"
 """The status of items of unchanged files in pytest's summary."""
@@ -244,6 +250,9 @@ class WorkerRuns:
         count = max(1, min(self._workers, len(jobs)))
         self._run.expected.obsolete()  # computed once, before there are workers that use it
         self._run.folders.index.read()  # here: the files that it reads in a worker would be inputs
+        if len(jobs) >= _MANY_JOBS and gate.allows_code():
+            with silenced(self._config):
+                import_shared(self._run.cache.watched.packages)
         prepare = partial(self._prepare, confinement_of(self._config))
         pool = Pool(self._work, count=count, limits=limits_of(self._config), prepare=prepare)
         if not hasattr(self._config, "workerinput"):  # else xdist chooses the items that run here

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from pytest_promptfmt.answers.trials import trials_of
 from pytest_promptfmt.core.errors import LimitExceededError, Position, PromptfmtError
@@ -30,8 +30,8 @@ _TRIED_APART: Final[frozenset[Scope]] = frozenset({"scoring", "model"})
 
 _ABOUT_NAMES: Final = frozenset(
     {"missing_function", "missing_package", "word_stripped", "texts_without_space", "docs_of_another_split"}
-    | {"description_of_another_task", "swapped_letters", "gold_of_opposite_meaning", "control_character"}
-    | {"invisible_character", "markup_not_rendered", "order_of_a_set"}
+    | {"description_of_another_task", "swapped_letters", "control_character", "invisible_character"}
+    | {"markup_not_rendered", "order_of_a_set"}
 )
 """The functions of rules that read names, places in files, or code; the others read only texts and docs."""
 
@@ -198,21 +198,20 @@ class _Run:
         profile: str = "",
     ) -> None:
         """Apply the rules of a scope; raises LimitExceededError where a time limit around it ends a rule."""
-        shared: dict[Hashable, Any] = {}
+        known: dict[RuleFunction, tuple[Finding, ...]] = {}
         if isinstance(subject, Study | ProfileView) and self.study is not None and self.study.failure is None:
-            shared = self.study.shared if subject.failure is None else {}
+            known = self.study.shared.setdefault(("findings", profile), {}) if subject.failure is None else {}
         for rule in self.selection.about(scope, None if scope == "ignores" else self.system):
-            if chooses(rule):
-                self.found += self._findings(rule, subject, profile, shared if _is_about_content(rule.function) else {})
+            if known.get(rule.function) != () and chooses(rule):
+                self.found += self._findings(rule, subject, profile, known)
 
-    def _findings(self, rule: Rule, subject: object, profile: str, shared: dict[Hashable, Any]) -> Collection[_Found]:
+    def _findings(
+        self, rule: Rule, subject: object, profile: str, known: dict[RuleFunction, tuple[Finding, ...]]
+    ) -> Iterable[_Found]:
         kept: dict[tuple[object, ...], _Found] = {}
         count: dict[str, int] = {}  # made 300 times for each task, and rarely used: a Counter takes longer
-        known: Sequence[Finding] | None = shared.get((rule.function, profile))
-        if known is not None and not known:
-            return ()
         try:
-            for finding in rule.function(subject) if known is None else known:
+            for finding in known.get(rule.function) or rule.function(subject):
                 # The same finding in another doc is redundant.
                 seen = finding.saw if finding.doc is None else ""
                 same = (finding.message, finding.keys, finding.field, finding.position, seen)
@@ -228,9 +227,8 @@ class _Run:
         except Exception as error:
             self.crashes.append((rule.code, f"{type(error).__name__}: {error}"))
         else:
-            findings = [found.finding for found in kept.values()]
-            if all(finding.position is None for finding in findings):
-                shared[rule.function, profile] = findings
+            if _is_about_content(rule.function) and all(one.finding.position is None for one in kept.values()):
+                known[rule.function] = tuple(one.finding for one in kept.values())
         return kept.values()
 
     def result(self, *scopes: Scope) -> LintResult:

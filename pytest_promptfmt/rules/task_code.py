@@ -53,9 +53,15 @@ def _names_in(file: Path, wanted: str) -> frozenset[str] | None:
         name = re.escape(wanted.encode())
         if re.search(rb"^(?:[ \t]*(?:async +)?(?:def|class) +%b\b|%b *=[^=])" % (name, name), source, re.MULTILINE):
             return None  # without parsing the file
-        tree = syntax_tree(source)
+        status = os.stat(file)
+        return _defined_in(_parsed(file, (status.st_mtime_ns, status.st_size)))
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
         return None
+
+
+@lru_cache(maxsize=16)
+def _defined_in(tree: ast.Module) -> frozenset[str] | None:
+    """Return the names that a module defines; None if code defines others."""
     names: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from pytest_promptfmt.core.docs import TaskDocs
 from pytest_promptfmt.core.task import FunctionRef, Task, with_leaves
+from pytest_promptfmt.settings import Settings
 from pytest_promptfmt.tasks import has_docs_for_shots, plain_key
 
 _NAMES: Final = frozenset({"task", "task_alias", "tag", "group", "dataset_name", "process_docs"})
@@ -28,13 +29,16 @@ class SharedResults:
     def __init__(self) -> None:
         self._known: dict[Hashable, dict[Hashable, Any]] = {}
 
-    def of(self, task: Task, docs: TaskDocs, *given: Hashable) -> dict[Hashable, Any]:
-        """Return the results for a bound task with these docs and what else was `given`; mostly they are its own."""
+    def of(self, task: Task, docs: TaskDocs, shots: int, settings: Settings) -> dict[Hashable, Any]:
+        """Return the results for a bound task with these docs; they are its own where no task was like it."""
         content = _content_of(task, docs)
         if content is None:
             return {}
-        key = (content, task.path and task.path.parent, task.format, task.release.version, *given)
-        found = self._known[key] = self._known.pop(key, {})
+        golds = [task.position(key) for key in ("doc_to_choice", "doc_to_target")]
+        is_one_file = len({place.path for place in golds if place is not None}) == 1  # which knows their order
+        where = task.path and task.path.parent, task.format, task.release.version, shots, id(settings)
+        key = content, is_one_file, where
+        found = self._known[key] = self._known.pop(key, {"settings": settings})  # kept, so that no other has its id
         if len(self._known) > _MOST:
             del self._known[next(iter(self._known))]
         return found

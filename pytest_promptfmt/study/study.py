@@ -94,7 +94,7 @@ class Study(Configuration):
         """
         with suppress(PromptfmtError):
             material = self.material
-            return self._results.of(material.task, material.docs, material.shots, id(self.settings))
+            return self._results.of(material.task, material.docs, material.shots, self.settings)
         return {}
 
     def renders(self, profile: Profile = PLAIN) -> bool:

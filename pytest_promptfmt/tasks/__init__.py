@@ -17,7 +17,7 @@ if TYPE_CHECKING:
         imports_from_source,
         use_package,
     )
-    from pytest_promptfmt.tasks.deferred_imports import functions_reached
+    from pytest_promptfmt.tasks.deferred_imports import functions_reached, import_shared
     from pytest_promptfmt.tasks.docs.data_files import MAX_DOCS, read_data_file
     from pytest_promptfmt.tasks.docs.doc_sources import (
         DEFAULT_COUNT,

@@ -6,10 +6,10 @@ Loads from a hub during an import (`evaluate.load(…)`) are deferred until thei
 from __future__ import annotations
 
 import functools
-import importlib
+import importlib.util
 import logging
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -24,6 +24,9 @@ _LOADS: Final = (("evaluate", "load"), ("datasets", "load_dataset"))
 
 _UNUSED: Final = ("transformers", "scipy.stats")
 """`evaluate` imports them for evaluators that run models, and torch with them: seconds that no task needs for that."""
+
+_SHARED: Final = ("nltk", "numpy", "pandas", "rouge_score.rouge_scorer", "sacrebleu", "scipy.stats", "sklearn.metrics")
+"""Modules that code of many tasks imports; each takes up to seconds and tens of megabytes."""
 
 NOT_FROM_HUB: Final = MissingResource("data or metrics from the Hugging Face Hub are not available")
 
@@ -100,6 +103,16 @@ class LackingBase:
         """Raise what loading the base raises."""
         cls.load()
         raise TypeError(f"{cls.__name__} cannot be used: the package of its base class is not installed")
+
+
+def import_shared(packages: Collection[str]) -> None:
+    """Import well-known modules of these packages, as far as they are installed: processes forked later share them."""
+    for module in _SHARED:
+        package = module.partition(".")[0]
+        with suppress(Exception):
+            found = importlib.util.find_spec(package) if package in packages else None
+            if found is not None and found.origin is not None and is_installed(found.origin):
+                importlib.import_module(module)
 
 
 @contextmanager

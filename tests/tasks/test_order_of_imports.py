@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from pytest_promptfmt.tasks import deferred_imports
+
 PROGRAM = """\
 import json, os, sys
 from pathlib import Path
@@ -117,3 +119,16 @@ def test_each_task_is_the_same_alone_and_after_each_other(repository: Path) -> N
     }
     assert "cannot import name 'titel'" in texts.pop("misspelt")
     assert all("no module named 'nobodys'" in texts[name].lower() for name in texts.keys() - works.keys())
+
+
+def test_shared_modules_are_those_of_installed_packages_that_code_imports(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "metals.py").write_text("raise SystemExit", "utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(deferred_imports, "_SHARED", ("metals", "jinja2.ext", "pluggy.nowhere", "syrupy.nothing"))
+    sys.modules.pop("jinja2.ext", None)
+    deferred_imports.import_shared({"metals", "pluggy"})  # a module of the project is not imported here
+    assert "jinja2.ext" not in sys.modules
+    deferred_imports.import_shared({"jinja2"})
+    assert "jinja2.ext" in sys.modules
