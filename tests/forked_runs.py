@@ -118,8 +118,8 @@ class _Server:
         self._socket, other = socket.socketpair()
         command = [sys.executable, __file__, str(other.fileno())]
         environment = {**os.environ, "PYTEST_ADDOPTS": "", _SET_LATER: _OWN_PATH}  # those of a test are for its runs
-        null = subprocess.DEVNULL
-        self._process = subprocess.Popen(command, pass_fds=[other.fileno()], stdin=null, env=environment)
+        given: dict[str, Any] = {"pass_fds": [other.fileno()], "stdin": subprocess.DEVNULL, "env": environment}
+        self._process = subprocess.Popen(command, cwd=os.sep, **given)  # not of a test, whose conftest it would read
         other.close()
         atexit.register(self._end)
 
