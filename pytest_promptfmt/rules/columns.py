@@ -212,7 +212,7 @@ def gold_unlike_column(study: Study) -> Iterator[Finding]:
         wrong = [
             at for at, text in enumerate(said) if text not in (golds[at], shown[at][golds[at]] if is_named else "")
         ]
-        is_each = 1 < len(docs) == len(wrong) and len(set(said)) > 1
+        is_each = len(set(said)) > 1 and (1 < len(docs) == len(wrong) or has_constant_target(study))
         may_be_gold = are_labels or (isinstance(written, list) and name not in study.used_names)
         if wrong and (is_named or (is_each and may_be_gold and not _OF_OTHERS.search(name))):
             saw = f"the column has {docs[wrong[0]].doc[name]!r}, but the gold choice is {golds[wrong[0]]!r}"

@@ -34,6 +34,7 @@ from pytest_promptfmt.rules.rule_views import (
     continuations,
     finding,
     pattern,
+    question_template,
     severity_of_shots,
     skeleton,
 )
@@ -54,6 +55,7 @@ _CUT_OFF: Final = pattern("elements", "cut_off")
 _INTO: Final = re.compile(r"\b(?:in)?to ([A-Z]\w+)")
 
 _LABEL: Final = re.compile(r"^((?:[A-Z]{3,}|[A-Z]\w+)(?: [A-Za-z]\w*){1,2})(:?)(?= +[\"“A-Z\d])", re.MULTILINE)
+_BARE_CUE: Final = re.compile(r"\n([^\W\d_]{1,20})\s*\Z")
 _GLUED_LABEL: Final = pattern("elements", "glued_label")
 _LABEL_COLUMN: Final = re.compile(r"(?:^|(?<=[\n ]))([^\s:\0\1]+)(: ?)\0", re.MULTILINE)
 _OPTION_COLUMN: Final = re.compile(r"^\(?[A-Z][.):] \0", re.MULTILINE)
@@ -196,6 +198,14 @@ def _mixed_colons(page: Page) -> Iterator[str]:
     for by_colon in kinds.values():
         if len(by_colon) > 1:
             yield " and ".join(f"{name}{colon}" for colon, name in sorted(by_colon.items()))
+
+
+@query("PF240", "the cue for the answer has no colon, but other labels have one", task)
+def _cue_without_colon(study: Study) -> Iterator[str]:
+    text = question_template(study)
+    cue = _BARE_CUE.search(text)
+    if cue is not None and layout_of(text[: cue.start()]).labels:
+        yield cue[1]
 
 
 @query("PF240", "a label of the examples has no colon", task)

@@ -315,7 +315,8 @@ def _rating_as_index(study: Study) -> Iterator[Finding]:
 @query("PF701", "the gold index is shifted, although the column already counts from 0", task, at="doc_to_target")
 def _index_shifted(study: Study) -> Iterator[Finding]:
     shifted, choices = _SHIFTED.fullmatch(str(study.written.doc_to_target).strip()), study.written.doc_to_choice
-    are_labels = isinstance(choices, list) and follow_each_other([str(each) for each in choices])
+    shown = [one.label for each in study.instances[:1] for one in question_layout(each).listed_in_other_scripts]
+    are_labels = isinstance(choices, list) and (shown == choices or follow_each_other([str(each) for each in choices]))
     is_column = study.has_choices and isinstance(choices, str) and _COLUMN.fullmatch(choices.strip()) is not None
     if shifted is None or not (are_labels or is_column):
         return

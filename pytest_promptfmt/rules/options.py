@@ -33,10 +33,13 @@ _FIRST: Final = "Aa10\u0410\u0430\u0391"
 _NUMBERED: Final = re.compile(r"(\w*?)_?([a-j]|[A-J]|\d)")
 """A column that is one of several, such as `option_a` or `choice2`."""
 
+_ELEMENT: Final = re.compile(r"(\w+) *\[ *(\d) *\]")
 _OTHER_SCRIPTS: Final = 0x0500
 _FEWEST_OPTIONS: Final = 3
 _OPTION_VALUE: Final = re.compile(
-    r"(?:^|(?<=\s))[(\[]?([A-Ja-j]|\d)[)\].:：][ \t]*(?:\{\{-?(.*?)-?\}\}|\{%(?!-?\s*(?:end|el)))", re.MULTILINE
+    r"(?:^|(?<=\s))[(\[]?([A-Ja-j]|\d|[^\W\d_\x00-\x7f])[)\].:：][ \t]*"
+    r"(?:\{\{-?(.*?)-?\}\}|\{%(?!-?\s*(?:end|el)))",
+    re.MULTILINE,
 )
 """The label of an option in a template, directly before the expression or the tag that prints it."""
 
@@ -133,6 +136,21 @@ def _columns_in_other_order(study: Study) -> Iterator[str]:
     letters = [end for _, end in ends]
     if len(ends) == len(listed) > 1 == len({name for name, _ in ends}) and letters != sorted(letters):
         yield ", ".join(listed)
+
+
+@error_query("PF249", "an option prints another column than its siblings", task, at="doc_to_text")
+def _option_of_another_kind(study: Study) -> Iterator[str]:
+    """Report the question, or another column, in the place of an option whose own column is printed elsewhere."""
+    listed = [value for _, value in _printed_options(study)]
+    kinds = [_NUMBERED.fullmatch(value) or _ELEMENT.fullmatch(value) for value in listed]
+    usual = next((place for place, kind in enumerate(kinds) if kind is not None), 0)
+    stems = [kind[1] if kind is not None else None for kind in kinds]
+    odd = [place for place, stem in enumerate(stems) if stem != stems[usual]] if len(listed) >= _FEWEST_OPTIONS else []
+    for place in odd if len(odd) == 1 else ():
+        ending = kinds[usual].end(2) - 1  # type: ignore[union-attr]  # some are of one kind
+        own = f"{listed[usual][:ending]}{chr(ord(listed[usual][ending]) + place - usual)}{listed[usual][ending + 1 :]}"
+        if re.search(rf"\{{\{{-? *{re.escape(own)} *-?\}}\}}", question_template(study)) is not None:
+            yield f"{{{{{listed[place]}}}}} in the place of {{{{{own}}}}}"
 
 
 @error_query("PF242", "two options print the same column", task)

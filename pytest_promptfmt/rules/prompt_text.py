@@ -15,6 +15,9 @@ from pytest_promptfmt.rules.page import Page, Text, asked_first, error_query, fi
 from pytest_promptfmt.rules.rule_views import SHOWN, continuations, finding, own_spans, pattern, words, written_texts
 from pytest_promptfmt.study.layout import layout_of
 
+_LONG_WORD: Final = 6
+"""Letters of a word that is no other one by a single letter."""
+
 _SHIFTED_LINES: Final = 2
 _INDENTED: Final = re.compile(r" {4,}\S|\t+\S")
 
@@ -224,10 +227,13 @@ def _description_of_another_task(study: Study) -> Iterator[str | Finding]:
 def _label_misspelt(page: Page) -> Iterator[str]:
     labels, known = layout_of(page.constant).labels, words("prompt_labels")
     is_english = any(label.name.casefold() in known for label in labels)
+    is_ascii = page.study.own_text.isascii()
+    written = {word for word in re.findall(r"[^\W\d_]+", page.study.own_text.casefold()) if len(word) >= _LONG_WORD}
     known |= {column.casefold() for _, column in page.labelled if column.isalpha()}
-    for label in labels if is_english else ():
+    for label in labels:
         name = label.name.casefold()
-        right = meant(name, known)  # a doubled letter may be another language's (premisse), as may a lost -e or -s
-        is_cut = any(name == each[:-1] and each[-1] not in "es" for each in known)
+        # a doubled letter may be another language's (premisse), as may a lost -e or -s
+        right = meant(name, written - {name}) or (meant(name, known) if is_english or is_ascii else None)
+        is_cut = is_english and any(name == each[:-1] and each[-1] not in "es" for each in known)
         if name not in page.instance.doc and (is_cut or (right is not None and len(name) <= len(right))):
             yield f"{label.name}{label.colon}"
