@@ -15,7 +15,6 @@ from pytest_promptfmt.rules.extraction import scored_answers
 from pytest_promptfmt.rules.gold_values import local_questions
 from pytest_promptfmt.rules.page import Page, asked_first, error_query, own, query, task
 from pytest_promptfmt.rules.rule_views import (
-    continuations,
     finding,
     first_text,
     pattern,
@@ -24,18 +23,12 @@ from pytest_promptfmt.rules.rule_views import (
     scores_exact_match,
     without_delimiter,
 )
-from pytest_promptfmt.study.configuration import read_template
 from pytest_promptfmt.study.gold import gold_kind
 from pytest_promptfmt.tasks import Question, looks_for_answers
 
-_WORD: Final = re.compile(r"[^\W\d_]{2,}")
-
 _CHOICE_COLUMNS: Final = ("choices", "options", "endings", "candidates", "alternatives")
-_GOLD_COLUMN: Final = pattern("gold_answers", "gold_column")
 _MARKED: Final = re.compile(r"(?:[^\W_]+ ?){1,2}\.|(\*\*|__)[^*_]+\1\.?")
 _BOLD: Final = re.compile(r"(?i)\bbold|\*\*|\bmarkdown\b")
-_FEW_OF_RESULT: Final = 5
-"""Words and signs of an equation that is no more than a result."""
 """A word or two with a full stop, which are no sentence, or anything in bold."""
 
 _MARKS: Final = re.compile(r"(?:is_)?(?:correct|right|gold)\w*|(?:\w+_)?(?:label|target|answer)s?", re.IGNORECASE)
@@ -388,36 +381,3 @@ def _gold_in_one_place(page: Page) -> Iterator[str]:
     listed = _LISTED.findall(text) if isinstance(text, str) and "{%" not in text else []
     if is_constant and not isinstance(target, bool) and len(listed) > 1 < len(page.scored):
         yield f"position {target}"
-
-
-@error_query("PF701", "the target has words that are in no choice", task, at="doc_to_target", scores=True)
-def _target_with_other_words(study: Study) -> Iterator[str]:
-    spec = study.written.doc_to_target
-    if not isinstance(spec, str) or "{{" not in spec or study.generates:
-        return
-    words = {word.casefold() for constant in read_template(spec).constants for word in _WORD.findall(constant)}
-    choices = " ".join(text for instance in study.instances for text in continuations(instance)).casefold()
-    listed = study.written.doc_to_choice
-    is_column = isinstance(listed, str) and ("{{" not in listed or bool(read_template(listed).names))
-    if not study.has_real_docs and (is_column or "«" in choices):
-        return  # the choices of the data may have these words
-    if words and choices and not any(word in choices for word in words):
-        yield spec
-
-
-@query("PF702", "the gold answer is a worked solution, but its result is in another column", _compared_golds)
-def _gold_around_answer(study: Study) -> Iterator[Finding]:
-    docs = [(instance, str(instance.target).strip()) for instance in study.real_instances]
-    is_whole = len(docs) > 1 and not any(one.get("regexes_to_ignore") for one in study.task.metric_list or ())
-    for name in docs[0][0].doc if is_whole and study.shots == 0 else ():
-        if _GOLD_COLUMN.fullmatch(name) and all(_ends_with_result(gold, one.doc.get(name)) for one, gold in docs):
-            saw = f"{docs[0][1][:40]!r}; {name} is {docs[0][0].doc[name]!r}"
-            yield finding("", saw, "doc_to_target", docs[0][0], field=name)
-
-
-def _ends_with_result(gold: str, value: Any) -> bool:
-    """Return whether a text that calculates ends with a number, at most a full stop after it."""
-    number = str(value).strip()
-    is_number = re.fullmatch(r"-?\d[\d.,]*", number) is not None
-    ends = re.search(rf"(?<![\w.,]){re.escape(number)}\.?$", gold) is not None
-    return is_number and ends and "=" in gold and len(gold.split()) > _FEW_OF_RESULT

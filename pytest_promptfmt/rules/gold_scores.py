@@ -11,7 +11,7 @@ from pytest_promptfmt.answers.completions import Chain
 from pytest_promptfmt.answers.metric_scores import NONSENSE
 from pytest_promptfmt.answers.trials import AnswerTrial, Trials, trials_of
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
-from pytest_promptfmt.rules.page import error_query, task
+from pytest_promptfmt.rules.page import error_query, query, task
 from pytest_promptfmt.rules.rule_registry import also
 from pytest_promptfmt.rules.rule_views import finding, listed_labels
 from pytest_promptfmt.rules.scores import LONG, gold_forms, is_rate, scored_by, tried, written_number
@@ -181,6 +181,16 @@ def _empty_counts_as_right(study: Study) -> Iterator[Finding]:
     if trials is not None and (labels or 0 < len(right) == len(asked)):
         trial = [*labels, *right][0]
         yield finding("", f"for the gold answer {trial.gold[:LONG]!r}", scored_by(trials), trial.instance)
+
+
+@query("PF605", "if all choices are equally likely, the answer counts as right", task, scores=True)
+def _tie_counts_as_right(study: Study) -> Iterator[Finding]:
+    trials = tried(study) if study.has_own_scorer and study.has_real_docs else None
+    choices = trials.choices if trials is not None else ()
+    is_won = all(one.all_equal.get("acc") == 1 and one.other_best.get("acc") == 0 for one in choices)
+    if trials is not None and choices and is_won and not set.intersection(*(set(one.golds) for one in choices)):
+        saw = f"acc is 1 in all {len(choices)} docs if all choices are equally likely"
+        yield finding("", saw, scored_by(trials), choices[0].instance)
 
 
 def _near_misses(gold: str) -> dict[str, Sequence[str]]:

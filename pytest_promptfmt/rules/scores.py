@@ -391,19 +391,6 @@ def pair_reversed(study: Study) -> Iterator[Finding]:
                 yield finding(message, f"{entry['metric']}: {pair!r}"[:80], ("metric_list", index))
 
 
-@error_query("PF615", "the values of exact_match and f1 are swapped", task, scores=True)
-def _measures_exchanged(study: Study) -> Iterator[Finding]:
-    trials = tried(study) if study.has_own_scorer and study.has_real_docs else None
-    for trial in trials.answers if trials is not None else ():
-        gold = trial.gold.split()
-        part = " ".join(gold[: len(gold) // 2])
-        values = (_values(trials, trial, part) if part else None) or {}
-        exact, overlap = (_number(values.get(name)) for name in ("exact_match", "f1"))
-        if exact is not None and overlap is not None and exact > overlap:
-            saw = f"completion {part!r}, gold {trial.gold!r}: exact_match is {exact:g}, but f1 is {overlap:g}"
-            yield finding("", saw, "process_results", trial.instance)
-
-
 @query("PF615", "the gold answer scores more than 1 by a metric whose name is that of a share", task, scores=True)
 def _share_above_one(study: Study) -> Iterator[Finding]:
     """Report code that returns the number of right parts, or points, as the accuracy of a doc."""

@@ -269,6 +269,16 @@ def _end_repeated(page: Page) -> Iterator[str]:
             yield end[0].strip()
 
 
+@query("PF242", "doc_to_text contains solved examples, so every few-shot example repeats them", shown)
+def _examples_in_question(page: Page) -> Iterator[str]:
+    labels = [one for one in layout_of(page.constant).labels if one.value]
+    solved = {one.name: one for one in labels if COLUMN not in one.value}
+    one = solved.get(page.cue.name) if page.study.shots and page.cue is not None else None
+    # without a question, the label of the answer shows its form
+    if one is not None and any(COLUMN in label.value and label.name in solved for label in labels):
+        yield f"{one.name}{one.colon} {one.value}"
+
+
 _EXAMPLES: Final = pattern("shot_layout", "count")
 _POINTER: Final = pattern("shot_layout", "pointer")
 _TAG: Final = re.compile(r"<([a-z]{3,}(?:_[a-z]+)?)>")
