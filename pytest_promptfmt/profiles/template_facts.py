@@ -29,7 +29,7 @@ from pytest_promptfmt.profiles.probe_conversations import (
     builtin_tools,
     conversations_of,
 )
-from pytest_promptfmt.profiles.template_trial import Rendering, TemplateTrial
+from pytest_promptfmt.profiles.template_trial import TemplateTrial
 from pytest_promptfmt.profiles.turn_layout import ANSWER, INSTRUCTION, QUESTION, THOUGHT, TurnLayout, layout_of
 
 Fate = Literal["kept", "stripped", "changed", "dropped", "refused"]
@@ -192,16 +192,12 @@ class _Probe:
         self.trial = trial
         self.profile = trial.profile
 
-    def made(self, name: str, count: int | None = None, *, generation_prompt: bool = False) -> Rendering:
-        """Return what becomes of the first messages of a conversation."""
+    def text(self, name: str, count: int | None = None, *, generation_prompt: bool = False) -> str | None:
+        """Return the text of the first messages of a conversation, None where the template refuses them."""
         conversation = _conversations()[name]
         count = len(conversation.messages) if count is None else count
         state = State(count=count, generation_prompt=generation_prompt, continues=conversation.continue_final_message)
-        return self.trial.render(conversation, state)
-
-    def text(self, name: str, count: int | None = None, *, generation_prompt: bool = False) -> str | None:
-        """Return the text of the first messages of a conversation, None where the template refuses them."""
-        return self.made(name, count, generation_prompt=generation_prompt).text
+        return self.trial.render(conversation, state).text
 
     @cached_property
     def turns(self) -> TurnLayout:
@@ -212,7 +208,7 @@ class _Probe:
         if broken is not None and broken.line is not None:
             return TemplateFacts(failure=f"TemplateSyntaxError: {broken.error}")
         if lone is None:
-            made = self.made("question")
+            made = self.trial.render(_conversations()["question"], State(count=1, generation_prompt=False))
             return TemplateFacts(failure=made.error or f"TemplateError: {made.refusal}")
         opening = lone.partition(QUESTION)[0] if QUESTION in lone else ""
         bos = self.profile.special_tokens.get("bos_token") or ""

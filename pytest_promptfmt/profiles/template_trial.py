@@ -65,12 +65,6 @@ class Rendering(NamedTuple):
     line: int | None = None
     prompt: int | None = None
 
-    def without_generation_prompt(self) -> Rendering:
-        """Return the same text up to its generation prompt."""
-        if self.prompt is None or self.text is None:
-            return self
-        return Rendering(self.text[: self.prompt], tuple(span for span in self.mask if span[0] < self.prompt))
-
 
 @dataclass(frozen=True, slots=True)
 class TrialOptions:
@@ -263,8 +257,11 @@ class TemplateTrial(TemplateOwner):
         prompt = self._prompt if not (state.generation_prompt or state.continues) else None
         if prompt is not None:
             asked = self.render(conversation, state._replace(generation_prompt=True))
+            if asked.text is not None and asked.prompt is not None:
+                mask = tuple(span for span in asked.mask if span[0] < asked.prompt)
+                return Rendering(asked.text[: asked.prompt], mask)
             if asked.text is not None:
-                return asked.without_generation_prompt()
+                return asked
         named = tuple(each for each in conversation.named.items() if self._reads(each[0]))
         asks = state.generation_prompt and (state.continues or self._reads(ASKED))
         key = conversation.digests[state.count], named, asks, state.continues, self.takes_only_parts
@@ -275,19 +272,12 @@ class TemplateTrial(TemplateOwner):
                 self._made[key] = made
         return made
 
-    def last(self, name: str, *, generation_prompt: bool | None = None) -> Rendering:
-        """Return what became of a whole conversation, as it is or with or without generation prompt."""
-        conversation = self.conversations[name]
-        state = conversation.states[-1]
-        if generation_prompt is not None:
-            state = State(count=state.count, generation_prompt=generation_prompt)
-        return self.render(conversation, state)
-
     def text(self, name: str, *, generation_prompt: bool = False) -> str | None:
         """Return the text of a whole conversation; None where it is missing or not rendered."""
-        if name not in self.conversations:
+        conversation = self.conversations.get(name)
+        if conversation is None:
             return None
-        return self.last(name, generation_prompt=generation_prompt).text
+        return self.render(conversation, conversation.finished._replace(generation_prompt=generation_prompt)).text
 
     def stopped(self, conversation: Conversation) -> Rendering | None:
         """Return the first state that is refused or fails, None where all are rendered."""
@@ -298,13 +288,10 @@ class TemplateTrial(TemplateOwner):
         """Return the text of a whole conversation as it is sent."""
         return self.render(conversation, conversation.states[-1]).text
 
-    def without_generation_prompt(self, conversation: Conversation, count: int) -> str | None:
-        """Return the text of the first messages without what opens the answer."""
+    def finished(self, conversation: Conversation, count: int | None = None) -> str | None:
+        """Return the text of a whole conversation, or of its first messages, without what opens another answer."""
+        count = len(conversation.messages) if count is None else count
         return self.render(conversation, State(count=count, generation_prompt=False)).text
-
-    def finished(self, conversation: Conversation) -> str | None:
-        """Return the text of a whole conversation without what opens another answer."""
-        return self.render(conversation, conversation.finished).text
 
     def markers(self, text: str) -> list[str]:
         """Return the markers of a text in order, the end token among them."""

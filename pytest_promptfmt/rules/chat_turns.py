@@ -250,7 +250,7 @@ def history_changes(trial: TemplateTrial) -> Iterator[Finding]:
     for name, message in _FOLLOWED.items():
         if name in trial.sent:
             answered = trial.conversations[name]
-            finished = trial.without_generation_prompt(answered, 2)
+            finished = trial.finished(answered, 2)
             later = trial.render(answered, State(count=3)).text
             at = first_difference(finished or "", later or "")
             # Another end of the last answer has a rule.
@@ -271,15 +271,16 @@ _BELOW_SYSTEM: Final = ("turns", "parallel", "reasoning-loop")
 
 
 def _below_system(trial: TemplateTrial, conversation: Conversation) -> str | None:
-    """Return how the turns after the first question differ once a system message precedes it; None for no difference.
+    """Return how the markers after the first question differ once a system message precedes it; None where they do not.
 
-    A system text that is written among them makes them differ on purpose.
+    A system text that is written among them makes them differ on purpose, as does a default text in place of one.
     """
     asked, system = conversation.units[0].text, {"role": "system", "content": INSTRUCTION}
     below = replace(conversation, messages=[system, *conversation.messages])
     texts = [trial.finished(each) for each in (conversation, below)]
     before, after = ((text or "").partition(asked)[2] for text in texts)
-    if before == after or None in texts or not before or not after or INSTRUCTION in after:
+    alike = trial.markers(before) == trial.markers(after)
+    if alike or None in texts or not before or not after or INSTRUCTION in after:
         return None
     at = first_difference(before, after)
     return f"{excerpt(before, at)!r} becomes {excerpt(after, at)!r}"
@@ -290,7 +291,7 @@ def _changes(trial: TemplateTrial, conversation: Conversation) -> Iterator[tuple
     if conversation.continue_final_message or conversation.name == "system-later":
         return
     for state, later in pairwise(conversation.states):
-        before = trial.without_generation_prompt(conversation, state.count)
+        before = trial.finished(conversation, state.count)
         after = trial.render(conversation, later).text
         if before is not None and after is not None and not after.startswith(before):
             roles = [message["role"] for message in conversation.messages[state.count : later.count]]
@@ -390,7 +391,7 @@ def _unlike(trial: TemplateTrial, conversation: Conversation, added: str) -> Ite
     for number in conversation.answers if whole is not None else ():
         opened, done = trial.render(conversation, State(count=number)).text, whole
         if opened is not None and not (whole or "").startswith(opened):  # history may be written differently
-            done = trial.without_generation_prompt(conversation, number + 1)
+            done = trial.finished(conversation, number + 1)
         said = [unit for unit in conversation.units if unit.message == number]
         if opened is None or done is None or not said:
             continue
@@ -401,7 +402,7 @@ def _unlike(trial: TemplateTrial, conversation: Conversation, added: str) -> Ite
             if is_space or not finished.startswith(plain):
                 yield opened, done, _SPACE if is_space else _OTHERWISE
         elif added and begun.lstrip().startswith(added):
-            if opened == trial.without_generation_prompt(conversation, number):
+            if opened == trial.finished(conversation, number):
                 yield opened, done, _MISSING
         elif begun[:1].isspace() and begun.lstrip().startswith(said[0].text) and said[0].kind == "assistant":
             yield opened, done, _SPACE

@@ -114,7 +114,7 @@ def test_the_mask_is_that_of_transformers() -> None:
     trial = TemplateTrial(lone_profile(source))
     for name in ("turns", "call-finished", "reasoning-each-turn", "parallel"):
         conversation = trial.conversations[name]
-        rendering = trial.last(name, generation_prompt=False)
+        rendering = trial.render(trial.conversations[name], trial.conversations[name].finished)
         texts, masks = chat_template_utils.render_jinja_template(
             conversations=[list(conversation.messages)],
             tools=list(conversation.tools) if conversation.tools is not None else None,

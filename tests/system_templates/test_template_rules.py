@@ -14,7 +14,7 @@ from pytest_promptfmt.core.finding import Finding, Severity
 from pytest_promptfmt.core.profile import builtin_template
 from pytest_promptfmt.profiles.dialect import compiled_template
 from pytest_promptfmt.profiles.probe_conversations import Conversation, State, builtin_conversations
-from pytest_promptfmt.profiles.template_trial import TemplateTrial, lone_profile
+from pytest_promptfmt.profiles.template_trial import Rendering, TemplateTrial, lone_profile
 from pytest_promptfmt.profiles.tokenizer_sources import archetype_folder
 from pytest_promptfmt.rules.rule_registry import find_rule, known_rules
 from pytest_promptfmt.rules.rule_selection import Selection
@@ -27,6 +27,10 @@ PLAIN = f"{{% for message in messages %}}{TURN}{{% endfor %}}{PROMPT}"
 
 def found(template: str, code: str) -> list[str]:
     return [finding.message for finding in check_template(template) if finding.code == code]
+
+
+def rendered(trial: TemplateTrial, name: str) -> Rendering:
+    return trial.render(trial.conversations[name], trial.conversations[name].states[-1])
 
 
 def test_every_builtin_conversation_says_each_text_once_and_names_what_there_is() -> None:
@@ -125,14 +129,14 @@ def test_a_failure_has_the_line_of_the_template_that_was_at_work(wrong: str) -> 
     macro = f"{{% macro shown(message) %}}\n{{{{ {wrong} }}}}\n{{% endmacro %}}\n\n"
     source = macro + PLAIN.replace(TURN, "{{ shown(message) }}")
     trial = TemplateTrial(lone_profile(source))
-    stopped = trial.last("question")
+    stopped = rendered(trial, "question")
     assert (stopped.text, stopped.line) == (None, 2)
 
 
 def test_keys_of_mappings_are_read_as_jinja_reads_them() -> None:
     reading = "{% set m = messages[0] %}{{ m.role }}{{ m.missing }}{{ m.items is callable }}"
     assert TemplateTrial(lone_profile(reading)).text("question") == "userTrue"
-    stopped = TemplateTrial(lone_profile("{{ messages[0].__class__.__name__ }}")).last("question")
+    stopped = rendered(TemplateTrial(lone_profile("{{ messages[0].__class__.__name__ }}")), "question")
     assert "SecurityError" in (stopped.error or "")
 
 
@@ -205,7 +209,7 @@ def test_arguments_of_equal_value_are_told_apart_by_their_names() -> None:
         for name in ("short", "polite")
     }
     trial = TemplateTrial(lone_profile("{{ 'S' if short }}{{ 'P' if polite }}"), given)
-    assert [trial.last(name).text for name in given] == ["S", "P"]
+    assert [rendered(trial, name).text for name in given] == ["S", "P"]
 
 
 def test_a_path_and_a_folder_are_taken(tmp_path: Path) -> None:
@@ -220,7 +224,7 @@ def test_a_path_and_a_folder_are_taken(tmp_path: Path) -> None:
 def test_own_conversations_take_the_place_of_the_builtin_ones() -> None:
     only = Conversation(name="only", about="our own", messages=[{"role": "user", "content": "Hello there"}])
     trial = TemplateTrial(lone_profile("{{ messages[0].role }}"), {"only": only})
-    assert trial.last("only").text == "user"
+    assert rendered(trial, "only").text == "user"
     check_template("{% generation %}{{ messages[0].content }}{% endgeneration %}", conversations={"only": only})
     findings = check_template("{{ messages[0].role }}", conversations={"only": only})
     assert [finding.message for finding in findings if finding.code == "PF433"] == [
@@ -537,6 +541,23 @@ def test_what_depends_on_another_message_is_compared(right: str, wrong: str, cod
     assert right in NAMED
     assert message in found(NAMED.replace(right, wrong), code)
     assert message not in found(NAMED, code)
+
+
+def test_names_after_results_and_in_tags_of_calls_are_right() -> None:
+    message = "a tool result is written under the name of another tool"
+    named = "{{- '<result of ' ~ names.of[message.tool_call_id] ~ '>' }}"
+    after = NAMED.replace(named, "").replace(
+        "message.content or '' }}", "(message.content or '') ~ (message.name or '') }}"
+    )
+    tags = NAMED.replace(named, "").replace("'</call>'", "'</' ~ call.function.name ~ '>'")
+    assert after != NAMED != tags
+    assert message not in found(after, "PF433") + found(tags, "PF433")
+
+
+def test_a_default_text_after_the_question_is_no_shift_of_turns() -> None:
+    own = "{{ ' Think it over.' if loop.first and messages[0].role != 'system' else '' }}"
+    source = PLAIN.replace(" + '<|end|>\\n' }}", f" }}}}{own}{{{{ '<|end|>\\n' }}}}")
+    assert not [each for each in found(source, "PF441") if each.startswith("a system message changes")]
 
 
 @pytest.mark.parametrize(("number", "is_reported"), [("images.count", False), ("1", True)])

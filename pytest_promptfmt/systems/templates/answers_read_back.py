@@ -124,7 +124,7 @@ def answers_of(trial: TemplateTrial, conversation: Conversation) -> Iterator[Wri
         if conversation.messages[number].get("tool_calls") and not reads_calls:
             continue  # servers read calls only where tools are given
         prompt = trial.render(conversation, State(count=number)).text
-        whole = trial.without_generation_prompt(conversation, number + 1)
+        whole = trial.finished(conversation, number + 1)
         if prompt and whole and whole.startswith(prompt) and whole != prompt:
             answer = whole[len(prompt) :]
             earlier = (unit.text for unit in conversation.units if unit.message < number)

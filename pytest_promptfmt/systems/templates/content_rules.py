@@ -116,12 +116,16 @@ _RESULTS: Final = (("assay_metal", "Mostly copper with tin."), ("weigh_metal", "
 
 
 def _misnamed(text: str) -> str:
-    """Return what is before a result of parallel calls if it names only the tool of the other result."""
+    """Return what is before a result of parallel calls if it names only the tool of the other result.
+
+    The other result shows that names come before results: they may follow them, and calls may end with a name.
+    """
     (one, first), (other, second) = _RESULTS
-    before = text.partition(first)[0].rpartition("heaviest")[2] if "heaviest" in text.partition(first)[0] else ""
-    between = text.partition(first)[2].partition(second)[0] if second in text else ""
-    named = ((before, one, other), (between, other, one))
-    return next((each for each, right, wrong in named if wrong in each and right not in each), "")
+    head, _, tail = text.partition(first)
+    before, between = head.rpartition("heaviest")[2], tail.partition(second)[0] if second in tail else ""
+    if one in before and one in between and other not in between:
+        return between
+    return before if other in before and other in between and one not in before else ""
 
 
 def _severity_of_loss(trial: TemplateTrial, conversation: Conversation, lost: Unit) -> Severity:
@@ -135,7 +139,7 @@ def _severity_of_loss(trial: TemplateTrial, conversation: Conversation, lost: Un
         (at for at, each in enumerate(later, start=lost.message + 1) if each.get("role") == "user"), None
     )
     if kind in ("call", "argument", "tool") and asked_again is not None:  # it may have been written until then
-        before, after = trial.without_generation_prompt(conversation, asked_again), trial.whole(conversation)
+        before, after = trial.finished(conversation, asked_again), trial.whole(conversation)
         is_earlier = (before or "").count(lost.text) > (after or "").count(lost.text)
     is_beside_call = kind == "assistant" and bool(conversation.messages[lost.message].get("tool_calls"))
     calls = [unit for unit in conversation.units if (unit.kind, unit.message) == ("call", lost.message)]

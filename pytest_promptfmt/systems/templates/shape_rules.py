@@ -96,7 +96,8 @@ def _is_only_for_tools(trial: TemplateTrial) -> bool:
     asked = trial.stopped(trial.sent[_SIMPLEST]) if _SIMPLEST in trial.sent else None
     if asked is None or "tools-many" not in trial.conversations:
         return False
-    return trial.last("tools-many", generation_prompt=True)[2:4] != asked[2:4]
+    many = trial.conversations["tools-many"]
+    return trial.render(many, many.states[-1])[2:4] != asked[2:4]
 
 
 @template_rule("PF432", "template-refuses", severity=Severity.ERROR)

@@ -134,7 +134,7 @@ def _masked(trial: TemplateTrial, *names: str) -> Iterator[tuple[Conversation, s
     if "training" in trial.kinds:
         for name in names:
             if name in trial.conversations:
-                rendering = trial.last(name, generation_prompt=False)
+                rendering = trial.render(trial.conversations[name], trial.conversations[name].finished)
                 if rendering.text is not None:
                     yield trial.conversations[name], rendering.text, rendering.mask
 
