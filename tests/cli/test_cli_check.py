@@ -326,7 +326,7 @@ def test_a_prompt_that_changed_since_a_revision_without_a_new_version_is_told(ta
         ("convert tasks/woods.yaml", "add --to mcq, --to cloze or --format NAME"),
         ("record", "--engine llama.cpp:URL, *"),
         ("outdated", "name a copied file: promptfmt outdated *"),
-        ("check pytest.ini", "name one, or a folder"),
+        ("check pytest.ini", "name a task file, a chat template, or a folder"),
         ("check --fix --output-format json", "run `promptfmt fix --write` first"),
         ("explain PF2O1", "did you mean 'PF201'?"),
     ],
