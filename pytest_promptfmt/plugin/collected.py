@@ -220,7 +220,9 @@ def _refused(message: str) -> SettingsError:
     if what:
         return SettingsError(f"no such file or folder: {shown}", hint=gate.missing_hint(Path(path)))
     if not test:
-        return SettingsError(f"{shown} is not a task file or chat template", hint="name a task file, a chat template, or a folder")
+        return SettingsError(
+            f"{shown} is not a task file or chat template", hint="name a task file, a chat template, or a folder"
+        )
     hint = f"`pytest --promptfmt --collect-only -q {shown}` lists ids"
     return SettingsError(f"{shown} has no test {test}", hint=hint)
 
