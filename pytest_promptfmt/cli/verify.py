@@ -62,7 +62,7 @@ def verify(
     titles = {each.name: title for each in asked if (title := _title(each))}
     if not titles:
         hint = f"install one of {', '.join(folders)}, or name a checkout, as with --lm-eval"
-        raise SettingsError("no harness is installed", hint=hint)
+        raise SettingsError("neither lm-eval, eval-framework nor HELM is installed", hint=hint)
     release = titles.get("lm-eval", "").partition(" ")[2]
     options = pytest_options(tasks=task, profiles=profile, allow_code=allow_code, no_code=no_code)
     options += [f"--promptfmt-sample={sample or 0}"]

@@ -327,7 +327,7 @@ class Inbox:
                 break
             message = bytes(self._received[_START:end])
             if _digest(message) != head[_LENGTH.size :]:
-                raise ValueError("the message and its digest do not match")
+                raise ValueError("a message between two processes is damaged")
             self._number += 1
             del self._received[:end]
             yield message

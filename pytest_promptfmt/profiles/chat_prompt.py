@@ -126,9 +126,7 @@ def prompt_of_input(
     if shots and not profile.fewshot_as_turns:
         contents = [("user", "".join([turn.text for turn in shots]))]
     if release.is_older and opening is None and not contents:
-        error = UnavailableError(
-            f"lm-eval {release.version} has no chat templates, and 0.4.3, the next release, refuses them {where}"
-        )
+        error = UnavailableError(f"lm-eval {release.version} has no chat templates, so there is no prompt {where}")
         raise error.because("chat prompts of releases before lm-eval 0.4.3, which have no chat templates")
     text = ""
     if opening is not None or contents or not release.renders_inputs:

@@ -105,7 +105,7 @@ def damaged_text(study: Study) -> Iterator[Finding]:
     Why: `&quot;`, `<br />` and `Ã©` for `é` come from a conversion that went wrong. A right answer with quotes or
     accents never equals a gold answer with such characters.
 
-    Fix: write the characters; for data use a function that calls `html.unescape`.
+    Fix: write the intended characters. For entities in data, call `html.unescape` in a function.
 
     Real: texts from web forums and old exports, such as the stories of WikiHow and the questions of medical exams.
     """

@@ -67,7 +67,8 @@ def _choices_same_in_tokens(view: ProfileView) -> Iterator[Finding]:
     for one, other in _pairs(view):
         are_texts_equal = one.continuation.strip() == other.continuation.strip()  # which a rule about choices reports
         if one.ids and one.ids == other.ids and not are_texts_equal:
-            yield finding("", f"{one.continuation!r} and {other.continuation!r}", doc=one.instance)
+            saw = f"{one.continuation!r} and {other.continuation!r} are both {_tokens(_tokenizer(view), one)}"
+            yield finding("", saw, doc=one.instance)
 
 
 @_query("PF309", "a choice never wins, because its tokens begin with those of a shorter choice")

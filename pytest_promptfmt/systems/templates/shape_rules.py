@@ -45,7 +45,7 @@ def template_fails(trial: TemplateTrial) -> Iterator[Finding]:
     Why: Clients may send arguments as JSON text, contents that are null or lists of parts, and schemas without
     description. If the template fails on them, the client gets an internal server error.
 
-    Fix: test for the type first (`is string`, `is mapping`), or refuse the conversation with `raise_exception`.
+    Fix: first test what a value is (`is string`, `is defined`), or refuse the conversation with `raise_exception`.
 
     Real: QwenLM Qwen3 #1894, GLM-5 #158, mlx-lm #1065 (arguments as JSON text); Qwen3 (content null).
     """

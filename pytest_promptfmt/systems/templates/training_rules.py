@@ -245,7 +245,7 @@ def stop_token_outside_mask(trial: TemplateTrial) -> Iterator[Finding]:
     Why: If the mask ends too early, the model never learns to stop. If it ends too late, the model learns text that it
     never generates, because a server stops at the token. This is a warning, or an info for a line break.
 
-    Fix: write `{% endgeneration %}` right after the token that closes the answer.
+    Fix: write the token that ends an answer directly before `{% endgeneration %}`.
 
     Real: TRL PR #5988 and #6044 (GLM-4 MoE), axolotl PR #3756; LLaVA-NeXT (a space after the token).
     """
