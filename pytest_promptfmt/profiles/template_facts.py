@@ -53,7 +53,7 @@ _DATE: Final = re.compile(
     r"\b\d{1,2} (?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)[a-z]* \d{4}\b"
     r"|\b(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)[a-z]* (?:\d{1,2}, )?\d{4}\b|\b20\d\d-\d\d(?:-\d\d)?\b"
 )
-_INDENTED: Final = re.compile(r"^ {4,}(?=[^\s*•\d-]|$)", re.MULTILINE)  # lists of a text are meant
+_INDENTED: Final = re.compile(r"^ {4,}(?=[^\s*•\d-]|\n)", re.MULTILINE)  # lists of a text are meant
 _KEYS_OF_CALLS: Final = ("id", "type", "function")
 _WITH_TOOLS: Final = ("tools", "call-finished")
 _KEYS_OF_FUNCTIONS: Final = ("name", "description", "parameters", "arguments")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from functools import cache, lru_cache
-from typing import Any, Final
+from typing import Final
 
 from jinja2 import nodes
 
@@ -33,17 +33,15 @@ def sent_severity(conversation: Conversation, kinds: Collection[str], hosts: Col
 
 @lru_cache(maxsize=1024)
 def _severity_of_all(shapes: frozenset[str], least: Severity, kinds: frozenset[str], hosts: frozenset[str]) -> Severity:
-    found = [_severity_of(data_table("hosts")["shapes"][shape], kinds, hosts) for shape in shapes]
-    worst = max([least, *found], key=_MILDNESS.index)
+    found = [least]
+    for shape in (data_table("hosts")["shapes"][each] for each in shapes):
+        reaches = shape.get("only_for") in (None, *kinds)
+        sent = Severity.ERROR if hosts.intersection(shape["hosts"]) else Severity(shape["otherwise"])
+        found.append(sent if reaches else Severity.INFO)
+    worst = max(found, key=_MILDNESS.index)
     # A template that is never given tools has calls of the simplest shape only.
     is_rare = worst is Severity.WARNING and "tools" in shapes and "tools" not in kinds
     return Severity.INFO if is_rare else worst
-
-
-def _severity_of(shape: Mapping[str, Any], kinds: Collection[str], hosts: frozenset[str]) -> Severity:
-    if "only_for" in shape and shape["only_for"] not in kinds:
-        return Severity.INFO
-    return Severity.ERROR if hosts.intersection(shape["hosts"]) else Severity(shape["otherwise"])
 
 
 def template_kinds(tree: Collection[nodes.Node]) -> frozenset[str]:

@@ -167,7 +167,7 @@ def _facts_if_verbatim(source: Source) -> Facts | None:
             _read_template(template) if template.name in source.has else None,
         )
     if source.layout == "file" and source.files[0].suffix == ".json":
-        if _is_tekken(source.files[0]):
+        if "tekken" in source.files[0].name:
             return None
         return facts_if_verbatim(frozenset({"tokenizer.json"}), _read_tokenizer_json(source.files[0]), {}, None)
     return None
@@ -178,10 +178,6 @@ def _read_template(file: Path) -> str:
         return _content(file).decode()
     except UnicodeDecodeError as error:
         raise TokenizerError(f"not UTF-8 at byte {error.start}", position=Position(file)) from error
-
-
-def _is_tekken(file: Path) -> bool:
-    return "tekken" in file.name
 
 
 def _read_tokenizer_json(file: Path) -> dict[str, Any]:
