@@ -27,13 +27,8 @@ COMMON: Final = words("columns")
 """Columns that tasks of many authors have."""
 
 _GOLD_COLUMN: Final = pattern("gold_answers", "gold_column")
-_COUNTER: Final = re.compile(
-    r"(?:is|has|was|n|num)_\w+|(?:\w+_)?(?:id|idx|index|number|count|level|difficulty|group|fold|split|year|score|rating|turn)|[qu]id",
-    re.IGNORECASE,
-)
-_OF_OTHERS: Final = re.compile(
-    r"(?i)wrong|incorrect|false|neg|other|opposite|distract|prev|pred|model|human|annotat|worst|los|bad|reject"
-)
+_COUNTER: Final = pattern("columns", "counter")
+_OF_OTHERS: Final = pattern("columns", "of_others")
 """The name of a column with an answer that is not the right one."""
 
 _SHORTEST: Final = 5

@@ -22,6 +22,7 @@ from pytest_promptfmt.rules.rule_views import (
     around,
     finding,
     first_text,
+    pattern,
     question_layout,
     scores_exact_match,
     severity_of_shots,
@@ -39,12 +40,7 @@ _KNOWN_ARGUMENT: Final = partial(respelt, known=_KNOWN, action="key")
 _EXACT: Final = {*(name for name, metric in METRICS.items() if metric.compares_text), "rouge1", "rouge2", "rougeL"}
 
 _LEAST_TO_REASON: Final = 64
-_STEPS: Final = re.compile(
-    # not a recipe that says step by step how to cook
-    r"step[- ]by[- ]step(?! (?:how (?!you)|(?:guide|instruction|manual|plan|procedure|recipe|tutorial)s?\b))"
-    r"|show your (?:work|reasoning)|explain your (?:reasoning|answer)",
-    re.I,
-)
+_STEPS: Final = pattern("generation", "steps")
 _BEGUN: Final = re.compile(r"step[- ]by[- ]step\W*\Z", re.I)
 """The end of a prompt that begins the reasoning, of which its author knows how it goes on."""
 

@@ -36,11 +36,7 @@ _NUMBERED: Final = re.compile(r"(\w*?)_?([a-j]|[A-J]|\d)")
 _ELEMENT: Final = re.compile(r"(\w+) *\[ *(\d) *\]")
 _OTHER_SCRIPTS: Final = 0x0500
 _FEWEST_OPTIONS: Final = 3
-_OPTION_VALUE: Final = re.compile(
-    r"(?:^|(?<=\s))[(\[]?([A-Ja-j]|\d|[^\W\d_\x00-\x7f])[)\].:：][ \t]*"
-    r"(?:\{\{-?(.*?)-?\}\}|\{%(?!-?\s*(?:end|el)))",
-    re.MULTILINE,
-)
+_OPTION_VALUE: Final = pattern("options", "option_value")
 """The label of an option in a template, directly before the expression or the tag that prints it."""
 
 _RANGE: Final = pattern("options", "range")

@@ -119,28 +119,22 @@ def order_of_a_set(study: Study) -> Iterator[Finding]:
 
 @lru_cache(maxsize=64)
 def _made_of_sets(tree: ast.Module, name: str) -> tuple[ast.expr, ...]:
-    """Return the lists made of sets in a function and those of its module that it calls, if their order is used."""
-    known = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
-    reached: dict[str, ast.FunctionDef] = {}
-    left = [name]
-    while left:
-        if (each := left.pop()) in known and each not in reached:
-            reached[each] = known[each]
-            left += [node.id for node in ast.walk(known[each]) if isinstance(node, ast.Name)]
-    nodes = [node for one in reached.values() for node in ast.walk(one)]
+    """Return the lists made of sets in a function and those of its module that it names, if their order is used."""
+    functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
+    own = " ".join(ast.unparse(one) for one in functions if one.name == name)
+    nodes = [node for one in functions if re.search(rf"\b{one.name}\b", own) for node in ast.walk(one)]
     given = [node for node in (*tree.body, *nodes) if isinstance(node, ast.Assign)]
-    named = [(target.id, node.value) for node in given for target in node.targets if isinstance(target, ast.Name)]
-    sets = {each for each, value in named if _is_set(value, ())}
+    named = {target.id: node.value for node in given for target in node.targets if isinstance(target, ast.Name)}
+    sets = {each for each, value in named.items() if _is_set(value, ())}
     calls = [(node.func.id, node) for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)]
-    free = {id(one) for name, node in calls for one in node.args if name in _WITHOUT_ORDER}
+    free = {id(one) for called, node in calls for one in node.args if called in _WITHOUT_ORDER}
     free |= {id(one) for node in nodes if isinstance(node, ast.Compare) for one in node.comparators}
     loads = [node for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)]
-    free |= {id(value) for each, value in named if all(id(one) in free for one in loads if one.id == each)}
-    made: list[tuple[ast.expr, ast.expr]] = [
-        (node, node.args[0]) for name, node in calls if name in ("list", "tuple", "enumerate") and node.args
-    ]
-    made += [(node, node.generators[0].iter) for node in nodes if isinstance(node, ast.ListComp)]
-    return tuple(node for node, source in made if id(node) not in free and _is_set(source, sets))
+    free |= {id(value) for each, value in named.items() if all(id(one) in free for one in loads if one.id == each)}
+    lists = [node for called, node in calls if called in ("list", "tuple", "enumerate") and node.args]
+    made = [node for node in lists if _is_set(node.args[0], sets)]
+    listed = [node for node in nodes if isinstance(node, ast.ListComp) and _is_set(node.generators[0].iter, sets)]
+    return tuple(node for node in (*made, *listed) if id(node) not in free)
 
 
 def _is_set(node: ast.expr, names: Collection[str]) -> bool:
