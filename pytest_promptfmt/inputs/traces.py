@@ -70,9 +70,13 @@ class Trace:
         self._seen.clear()
         sys.addaudithook(self._see)
 
-    def taken(self) -> list[tuple[str, list[str], str]]:
-        """Return the trace since the last call: Python file, paths, and what is not an input."""
-        self._add_open_files()
+    def taken(self, *, is_last: bool = True) -> list[tuple[str, list[str], str]]:
+        """Return the trace since the last call: Python file, paths, and what is not an input.
+
+        Files that are still open are added at the `is_last` call for a task.
+        """
+        if is_last:
+            self._add_open_files()
         found = [(file, sorted(seen.paths), seen.refused) for file, seen in self._seen.items()]
         self._seen.clear()
         return found

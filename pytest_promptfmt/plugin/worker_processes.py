@@ -201,9 +201,7 @@ class ItemRunner:
     def work(self, job: Job) -> list[Any]:
         """Return the results of the items with these numbers."""
         items = [self._items[number] for number in job]
-        results = [self._result_of(item, after) for item, after in zip(items, [*items[1:], None], strict=True)]
-        results[-1]["seen"]["files"] = self._trace.taken()  # all are of one file
-        return results
+        return [self._result_of(item, after) for item, after in zip(items, [*items[1:], None], strict=True)]
 
     def _result_of(self, item: pytest.Item, following: pytest.Item | None) -> dict[str, Any]:
         self._warnings = []
@@ -221,7 +219,7 @@ class ItemRunner:
                 self._run.tally.add(outcome, report.nodeid)
         wrote = [(path, digest_of(content)) for path, content in take_written().items()]
         return {
-            "seen": {"files": [], "asked": sorted(asked), "wrote": wrote},
+            "seen": {"files": self._trace.taken(is_last=following is None), "asked": sorted(asked), "wrote": wrote},
             "reports": [self._serialized(report) for report in self._reports],
             "warnings": self._warnings,
             "counted": snapshots.taken(self._config),
