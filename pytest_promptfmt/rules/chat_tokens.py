@@ -185,7 +185,7 @@ def lossy_tokenizer(loaded: LoadedProfile) -> Iterator[Finding]:
     Why: without newlines, a list of options is one line for the model, and code loses its structure. Composed and
     decomposed accents, which look the same, are reported as info.
 
-    Fix: replace such texts in `process_docs`, or do not use models with this tokenizer.
+    Fix: write prompts without these characters, or do not use models with this tokenizer.
 
     Real: transformers #6150 (T5 drops newlines); sentencepiece #208; llama.cpp #6980.
     """

@@ -226,7 +226,7 @@ def _gguf_pairs(file: BinaryIO) -> Iterator[tuple[str, Any]]:
 def _gguf_text(file: BinaryIO) -> str:
     length = struct.unpack("<Q", file.read(8))[0]
     if length > _MOST_BYTES:
-        raise ValueError(f"a text of {length:,} bytes")
+        raise ValueError(f"a text of {length:,} bytes is too long")
     return file.read(length).decode("utf-8")
 
 
@@ -239,7 +239,7 @@ def _gguf_value(file: BinaryIO, kind: int, *, is_kept: bool) -> Any:
     inner, count = struct.unpack("<IQ", file.read(12))
     if inner == _TEXT and is_kept:
         if count > _MOST_TEXTS:
-            raise ValueError(f"a list of {count:,} texts")
+            raise ValueError(f"a list of {count:,} texts is too long")
         return [_gguf_text(file) for _ in range(count)]
     if inner in (_TEXT, _LIST):
         for _ in range(count):
