@@ -256,7 +256,7 @@ def _check_aliases(path: Path, root: yaml.Node) -> None:
                     raise _too_deep(position_of(path, node.start_mark))
                 if values > MAX_NODES:
                     raise SourceError(
-                        f"the aliases expand to more than {MAX_NODES:,} values",
+                        f"the YAML aliases expand to more than {MAX_NODES:,} values",
                         position=position_of(path, node.start_mark),
                     )
             open_nodes.discard(identity)

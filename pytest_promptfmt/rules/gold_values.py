@@ -309,7 +309,9 @@ def _rating_as_index(study: Study) -> Iterator[Finding]:
     if not values or not is_index or not all(isinstance(each, int) and 0 < each <= len(choices) for each in values):
         return
     if _RATING.fullmatch(column) or (len(values) >= _ENOUGH and len(set(values)) > 1):
-        yield finding("", f"{', '.join(map(str, values[:3]))}; the rating 1 selects the choice {choices[1]!r}", doc=0)
+        yield finding(
+            "", f"ratings {', '.join(map(str, values[:3]))}; the rating 1 selects the choice {choices[1]!r}", doc=0
+        )
 
 
 @query("PF701", "the gold index is shifted, although the column already counts from 0", task, at="doc_to_target")

@@ -96,7 +96,7 @@ def _object_printed(study: Study) -> Iterator[Finding]:
     generator. The prompt then shows `<generator object …>` instead of the text, often with another address in every
     run.
 
-    Fix: for a column with the name `items`, write `passage['items']`. For a list, add `| join(', ')`.
+    Fix: add `| join(', ')` to a list or generator. For a column named `items`, write `passage['items']`.
 
     Real: keys of data that are named like methods of Python: `items`, `values`, `title`, `count`, `index`.
     """

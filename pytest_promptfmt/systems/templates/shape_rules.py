@@ -161,7 +161,7 @@ def shape_changes_prompt(trial: TemplateTrial) -> Iterator[Finding]:
     tool calls can be an empty list or a missing key. Servers and SDKs choose the shape, not the user. It is an info
     if the template writes JSON text unchanged, outside of other JSON, or a tool result with its parts.
 
-    Fix: write both forms with the same macro.
+    Fix: print both conversations with the same macro.
 
     Real: LFM2 and GigaChat 3 (user messages as parts), Apriel 1.5 (arguments as JSON text).
     """
