@@ -84,7 +84,7 @@ def missing_value_printed(study: Study) -> Iterator[Finding]:
 
 @rule("PF222", "unused-column", severity=Severity.WARNING, family=Family.PROMPT)
 def unused_column(study: Study) -> Iterator[Finding]:
-    """Report a column of long texts that is not in the prompt or the choices.
+    """Report a column of texts, such as the question or a passage, that is not in the prompt or the choices.
 
     Why: a question about a passage cannot be answered without the passage. Columns with names of explanations,
     tests or identifiers are not reported.
