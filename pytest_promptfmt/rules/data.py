@@ -35,6 +35,7 @@ _ASKED: Final = pattern("data", "asked")
 _IDENTIFIER: Final = pattern("data", "identifier")
 _ABOUT_DOC: Final = pattern("data", "about_doc")
 _RIGHT: Final = re.compile(r"(?i)(?:correct|right|gold|true)[ _-]?(?:answer|option|choice|ending)(?:[ _-]?text)?")
+_UNSPACED: Final = re.compile(r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff]")
 _KEY: Final = re.compile(r"[A-Za-z0-9]+(?:[_-][A-Za-z0-9]+)+")
 """A name of words, such as `world_history`, which code makes readable."""
 
@@ -106,12 +107,17 @@ def unused_column(study: Study) -> Iterator[Finding]:
         values = [str(instance.doc.get(name) or "") for instance in study.real_instances]
         is_asked = is_english and _ASKED.fullmatch(name) and not any(name in other for other in others)
         long, spaces = (_SOME, 2) if is_asked else (_LONG, 5)
-        if not all(len(value) >= long and value.count(" ") >= spaces for value in values):
+        if not all(len(value) >= long and _words_in(value) > spaces for value in values):
             continue
         if not any(_appears(value, instance) for value, instance in zip(values, study.real_instances, strict=True)):
             yield finding(
                 "a column of texts is not in the prompt", f"{name}: {values[0]}", "doc_to_text", 0, field=name
             )
+
+
+def _words_in(text: str) -> int:
+    """Return about how many words a text has; those of Chinese, Japanese and Thai have two or three letters."""
+    return len(text.split()) + len(_UNSPACED.findall(text)) // 3
 
 
 def _appears(value: str, instance: Instance) -> bool:
@@ -169,6 +175,20 @@ def _given_rows(study: Study) -> Sequence[tuple[Doc, Doc]]:
         pairs = list(zip(load_docs(unprocessed, count=_ROWS, num_fewshot=0).evaluated, study.local_docs, strict=False))
         return pairs if all(set(map(str, row.values())) & set(map(str, doc.values())) for row, doc in pairs) else ()
     return ()
+
+
+@error_query("PF701", "code drops the docs whose gold value is 0 or false", task, at="process_docs", scores=True)
+def _zeros_dropped(study: Study) -> Iterator[Finding]:
+    gold, dataset = str(study.written.doc_to_target).strip("{} -"), study.bound.dataset
+    if dataset.process_docs is None or not (study.has_real_docs and study.has_choices and study.renders_fields):
+        return
+    with suppress(PromptfmtError):
+        rows = load_docs(replace(study.bound, dataset=replace(dataset, process_docs=None)), count=_ROWS, num_fewshot=0)
+        golds = [row.get(gold) for row in rows.evaluated]
+        kept = [doc.get(gold) for doc in study.local_docs]
+        of_zero = [value for value in golds if isinstance(value, int) and not value]
+        if of_zero and len(of_zero) < len(golds) and len(kept) == len(golds) - len(of_zero) and all(kept):
+            yield finding("", f"{len(of_zero)} of {len(golds)} rows have {gold} {of_zero[0]!r}", field=gold)
 
 
 @error_query("PF701", "code reorders the options, but keeps the old gold index", task, at="process_docs", scores=True)

@@ -196,7 +196,10 @@ def gold_cut(study: Study) -> Iterator[Finding]:
         found.append((number, *cut))
     for number, text, read, doc in found[:1]:
         saw = f"{text!r} is read as {read!r}"
-        yield finding("a filter reads the gold answer only in part, or not at all", saw, ("filter_list", number), doc)
+        message, do = "a filter reads the gold answer only in part, or not at all", ""
+        if read not in text and read.casefold() in text.casefold():
+            message, do = "the filters change the letter case of the gold answer", "keep it, or set ignore_case: true"
+        yield finding(message, saw, ("filter_list", number), doc, do=do)
 
 
 def _cut(
@@ -215,7 +218,7 @@ def _cut(
         return None  # a worked solution, which has the cue itself
     wrong, simple = None, (*_PROBES["simple_answers"], *(one.gold for one in all_trials))
     for form in forms:
-        if not any(filters.read(pipeline, form.format(one)) == one for one in simple):
+        if not any(filters.read(pipeline, form.format(one)).casefold() == one.casefold() for one in simple):
             continue
         text = form.format(gold)
         stages = chain.read(pipeline, text, doc, "the gold answer")
