@@ -161,7 +161,8 @@ def mask_misses_answer(trial: TemplateTrial) -> Iterator[Finding]:
     model continues right after the generation prompt. If the mask begins one space or line break later, the model never
     learned to write it; this is a warning.
 
-    Fix: put content, tool calls and the end token between `{% generation %}` and `{% endgeneration %}`.
+    Fix: put all that the model has to write between `{% generation %}` and `{% endgeneration %}`: content, tool calls,
+    the end token, and what the generation prompt leaves out of the header.
 
     Real: marin #7237 (masks of zeros only); arcee-ai's Trinity Large Preview (a line break before the mask).
     """
@@ -184,7 +185,8 @@ def mask_misses_answer(trial: TemplateTrial) -> Iterator[Finding]:
             seen.add(text[first:last])
             yield conversation.finding(
                 "the training mask leaves out the beginning of an answer",
-                f"{text[first:last]!r} follows the generation prompt in {excerpt(text, first, last)}",
+                f"{text[first:last]!r} is not in the generation prompt, and not in the mask: "
+                f"{excerpt(text, first, last)}",
                 trial.place_of("generation"),
                 Severity.WARNING if text[first:last].strip(" ") else Severity.INFO,  # a token may begin with a space
             )
@@ -288,7 +290,8 @@ def mask_cuts_token(trial: TemplateTrial) -> Iterator[Finding]:
     tokenizers drop the first character of a mask: transformers then leaves the rest of the conversation out of all
     masks.
 
-    Fix: write `{% generation %}` after the line break of the header, and `{% endgeneration %}` after a control token.
+    Fix: end the header of the answer with a line break before `{% generation %}`, and the answer with its end token
+    before `{% endgeneration %}`.
 
     Real: transformers' `return_assistant_tokens_mask`, which stops at a character without a token (5.23).
     """
