@@ -74,7 +74,7 @@ def _check_report(data: Mapping[str, Any], nodeid: str) -> None:
 
 def _require(is_valid: bool) -> None:
     if not is_valid:
-        raise ValueError("not a result of an item")
+        raise ValueError("a worker sent something else than the result of a test")
 
 
 _OWN: Final = frozenset(pytest.TestReport("", ("", 0, ""), {}, "passed", None, "call")._to_json())

@@ -65,7 +65,7 @@ def scoring_fails(study: Study) -> Iterator[Finding]:
     exception there loses all results. Therefore each gold answer is filtered and scored once. With synthetic docs,
     parts that depend on the texts of docs are not tried. Metrics of Hugging Face evaluate are not loaded.
 
-    Fix: correct the argument, pattern or function named in the error.
+    Fix: correct the argument, pattern, function or metric that raises the error.
 
     Real: lm-evaluation-harness #3353 (aime: process_results), and metrics with an argument that their function lacks.
     """

@@ -120,7 +120,7 @@ def known_engine(written: str, folder: Path, where: Position | None) -> str:
         server = written.partition(":")[0]
         hint = f"write FILE.jsonl, made with promptfmt record --engine {server}:URL --to FILE.jsonl"
         raise SettingsError(
-            f"unknown template engine {written!r}; known: {', '.join(ENGINES)}, recordings",
+            f"unknown template engine {written!r}; known: {', '.join(ENGINES)}, and files *.jsonl",
             position=where,
             hint=did_you_mean(written, ENGINES) or hint,
         )
