@@ -20,7 +20,9 @@ _OPTION: Final = re.compile(
     r"(?=[A-Za-z\dＡ-Ｚ]|[^\W_][)\].:])([^\W_])([)\].:．、：）])([ \t]*)([^\n]*)",
     re.MULTILINE,
 )
-_INLINE: Final = re.compile(r"(?<!\S)(?:[(\[]([A-Za-z1-9])[)\]]|([A-Z])[.)])[ \t]?(?=\S)")
+_INLINE: Final = re.compile(
+    r"(?:(?<!\S)(?:[(\[]([A-Za-z1-9])[)\]]|([A-Z])[.)])|(?:(?<=[(\[、])|(?<=[,;] ))([A-Z1-9])[:：])[ \t]?(?=\S)"
+)
 _IN_NAME: Final = r"\w\u0300-\u036f\u0591-\u05c7\u064b-\u065f\u0900-\u109f\u1780-\u17d3"
 """Letters, and the marks with which many scripts write vowels."""
 
@@ -94,8 +96,8 @@ class Layout:
 
     @property
     def listed_inline(self) -> tuple[str, ...]:
-        """Return the labels of the last options within a line, such as `(A) tin (B) iron`; none if out of order."""
-        labels = [found[1] or found[2] for found in _INLINE.finditer(self.text)]
+        """Return the labels of the last options within a line, `(A) tin (B) iron` or `[1: tin, 2: iron]`, in order."""
+        labels = [found[1] or found[2] or found[3] for found in _INLINE.finditer(self.text)]
         starts = [number for number, label in enumerate(labels) if label in "Aa1"]
         labels = labels[starts[-1] :] if starts else []
         return tuple(labels) if len(labels) > 1 and follow_each_other(labels) else ()

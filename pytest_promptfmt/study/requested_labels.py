@@ -31,6 +31,7 @@ _CJK_OR: Final = "、?(?:或|または|또는|か)"
 _COMMA: Final = "(?:, ?|، ?|、|; )"
 _END: Final = re.compile(r"[.!?]|[ \t]*$", re.MULTILINE)
 _SLASH: Final = " ?/ ?"
+_PAIRS: Final = ("slashes", "conditions", "whether")
 _OPENING, _CLOSING = "\"'“‘`*«„([", "\"'”’`*»“)]"
 """Quotes and brackets around labels."""
 
@@ -71,7 +72,7 @@ class AskedForm:
 def label_sets(text: str) -> Iterator[AskedForm]:
     """Yield the sets of labels that instructions name: `Y or N`, `one of: anger, joy, fear`, `Is it true or false?`."""
     listed = [*lists(text)]
-    sure = [*(one for one in listed if one.is_certain), *_between(text, "slashes"), *_between(text, "conditions")]
+    sure = [*(one for one in listed if one.is_certain), *(one for name in _PAIRS for one in _between(text, name))]
     yield from sure
     named = {label.casefold() for one in sure for label in one.labels}
     questions = (one for one in listed if _is_question(text, one))

@@ -65,6 +65,7 @@ def test_quotations_tags_and_formulas_that_ask_for_nothing_are_no_form(text: str
         ("Answer with one of entailment, neutral, contradiction.", [("entailment", "neutral", "contradiction")]),
         ("Output 1 if the text is toxic and 0 if it is not.", [("1", "0")]),
         ("Is the statement true or false?", [("true", "false")]),
+        ("문장의 감정이 긍정인지 부정인지 답하세요.", [("긍정", "부정")]),
         ("Answer the question based on information from Wikipedia or books.", []),
         ("Use either the text or the table.", []),
     ],

@@ -24,6 +24,19 @@ def test_the_last_list_of_options_in_order_is_read(text: str, labels: list[str])
     assert [option.label for option in layout_of(text).listed] == labels
 
 
+@pytest.mark.parametrize(
+    ("text", "labels"),
+    [
+        ("Which rusts? (A) tin (B) iron", ("A", "B")),
+        ("[選択肢]:[1: 錫, 2: 鉄, 3: 金]", ("1", "2", "3")),
+        ("The ferry leaves at 1:30, 2:15, 3:40.", ()),
+        ("Ratio 1: 2, then 2: 3.", ()),
+    ],
+)
+def test_options_within_a_line_have_labels_in_order(text: str, labels: tuple[str, ...]) -> None:
+    assert layout_of(text).listed_inline == labels
+
+
 def test_labels_of_other_scripts_may_leave_letters_out() -> None:
     lines = layout_of("คำถาม\nก. เหล็ก\nข. ทอง\nค. เงิน").listed_in_other_scripts
     assert [option.label for option in lines] == ["ก", "ข", "ค"]
