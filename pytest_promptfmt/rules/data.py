@@ -179,8 +179,11 @@ def _given_rows(study: Study) -> Sequence[tuple[Doc, Doc]]:
 
 @error_query("PF701", "code drops the docs whose gold value is 0 or false", task, at="process_docs", scores=True)
 def _zeros_dropped(study: Study) -> Iterator[Finding]:
-    gold, dataset = str(study.written.doc_to_target).strip("{} -"), study.bound.dataset
-    if dataset.process_docs is None or not (study.has_real_docs and study.has_choices and study.renders_fields):
+    gold = str(study.written.doc_to_target).strip("{} -")
+    if not study.has_choices or not study.renders_fields or not study.real_instances:
+        return
+    dataset = study.bound.dataset
+    if dataset.process_docs is None:
         return
     with suppress(PromptfmtError):
         rows = load_docs(replace(study.bound, dataset=replace(dataset, process_docs=None)), count=_ROWS, num_fewshot=0)

@@ -38,6 +38,12 @@ def found_in(folder: Path, example: str) -> dict[str, str]:
     return {finding.code: f"{finding.message}: {finding.saw}" for finding in reported_in(folder, example)}
 
 
+@pytest.mark.parametrize("key", ["process_docs", "doc_to_text", "doc_to_choice"])
+def test_no_rule_fails_where_code_of_a_task_cannot_be_imported(key: str, tmp_path: Path) -> None:
+    example = f"{key}: !function helper.made\n# file: helper.py\nimport a_package_that_nobody_has\n"
+    assert "PF003" not in found_in(tmp_path, example)
+
+
 def severities_in(folder: Path, example: str) -> dict[str, str]:
     """Return code to severity."""
     return {finding.code: str(finding.severity) for finding in reported_in(folder, example)}
