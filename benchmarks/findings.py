@@ -26,7 +26,8 @@ _INTRODUCTION: Final = """\
 
 The rules found these mistakes in published task files and chat templates. Each was verified by hand. Below each table
 are texts of issues for the maintainers: they describe the effect, and give a fix. To apply the fixes to a copy of a
-checkout, and see that the findings disappear (for 15 and 39, the script also writes rows of data):
+checkout, and see that the findings disappear (for 15 and 39, the script also writes rows of data). With rows of the
+data sets next to their tasks ([freeze](more-commands.md#promptfmt-freeze)), it also finds 13, 17 and 28:
 
 <!-- not run: needs the checkout of a repository -->
 ```sh
