@@ -132,7 +132,7 @@ class OutcomeCache:
         if not self._has_same_answers(row):
             raise _DifferentError("a task or group that the file refers to changed")
         if introduces is not None and introduces != frozenset(row["introduces"]):
-            raise _DifferentError("the profiles that are checked with this file changed")
+            raise _DifferentError("the file is now checked with other profiles")
         found = self._rows.file(path, row)
         known = {*map(self._inputs.path, row["inputs"])}
         own = self._own_paths(path, found.claims if found is not None else ())

@@ -185,7 +185,9 @@ class _Fixing:
     def _opened(self, path: Path) -> _Open:
         if path not in self._open:
             if not any(path == each or path.is_relative_to(each) for each in self._below):
-                raise SourceError("the key is in a file outside the given paths: give the folder that holds both files")
+                raise SourceError(
+                    "the key is in an included file outside the given paths: name a folder with both files"
+                )
             if any(gate.resolved(file) != os.path.abspath(file) for file in self._files if path in self._parts[file]):
                 raise SourceError("the given path is a link: give the path of the real file")
             try:

@@ -102,7 +102,7 @@ def test_files_outside_of_the_given_paths_are_not_edited(tmp_path: Path) -> None
     fixed = find_fixes([tmp_path / "tasks" / "a.yaml"], Here(tmp_path), below=[tmp_path / "tasks"])
     assert fixed.files == ()
     assert [reason for _, reason in fixed.refused] == [
-        "the key is in a file outside the given paths: give the folder that holds both files"
+        "the key is in an included file outside the given paths: name a folder with both files"
     ]
 
 
