@@ -330,14 +330,18 @@ def worse_scores_more(study: Study) -> Iterator[Finding]:
 
 
 def _has_other_gold(study: Study, trials: Trials, metric: str) -> bool:
-    """Return whether a column that the target does not name scores 1 in every doc, and nonsense 0."""
+    """Return whether a column that the target does not name scores 1 in every doc, and nonsense 0.
+
+    Alone, or before the gold answer, which may be the body of a function whose head is in the column.
+    """
     columns = {*study.docs.columns} - template_names(study.written.doc_to_target) if study.docs is not None else set()
 
     def score(trial: AnswerTrial, text: str) -> object:
         return (_values(trials, trial, text) or {}).get(metric)
 
     def is_gold(trial: AnswerTrial, column: str) -> bool:
-        return score(trial, str(trial.instance.doc.get(column))) == 1 and score(trial, NONSENSE) == 0
+        text = str(trial.instance.doc.get(column))
+        return 1 in (score(trial, text), score(trial, text + trial.gold)) and score(trial, NONSENSE) == 0
 
     return bool(trials.answers) and any(all(is_gold(one, column) for one in trials.answers) for column in columns)
 

@@ -38,6 +38,26 @@ def found_in(folder: Path, example: str) -> dict[str, str]:
     return {finding.code: f"{finding.message}: {finding.saw}" for finding in reported_in(folder, example)}
 
 
+def test_a_gold_answer_may_be_the_body_of_a_function_whose_head_is_in_a_column(tmp_path: Path) -> None:
+    example = """\
+output_type: generate_until
+doc_to_text: "Complete the function, and reply with all of it.\\n\\n{{head}}"
+doc_to_target: "{{body}}"
+process_results: !function helper.scored
+metric_list: [{metric: same, aggregation: mean, higher_is_better: true}]
+metadata:
+  promptfmt:
+    docs:
+    - {head: "def two():\\n", body: "    return 2\\n"}
+    - {head: "def six():\\n", body: "    return 6\\n"}
+# file: helper.py
+def scored(doc, results):
+    return {"same": int(results[0].strip() == (doc["head"] + doc["body"]).strip())}
+"""
+    assert "PF605" not in found_in(tmp_path / "whole", example)
+    assert "PF605" in found_in(tmp_path / "wrong", example.replace('doc["body"])', 'doc["head"])'))
+
+
 @pytest.mark.parametrize("key", ["process_docs", "doc_to_text", "doc_to_choice"])
 def test_no_rule_fails_where_code_of_a_task_cannot_be_imported(key: str, tmp_path: Path) -> None:
     example = f"{key}: !function helper.made\n# file: helper.py\nimport a_package_that_nobody_has\n"
