@@ -42,7 +42,7 @@ from pytest_promptfmt.rules.rule_views import (
 )
 from pytest_promptfmt.study.contract import number_of_word
 from pytest_promptfmt.study.layout import layout_of
-from pytest_promptfmt.tasks import looks_for_answers
+from pytest_promptfmt.tasks import has_docs_for_shots, looks_for_answers
 
 _ANSWERS: Final = words("answer_labels") | {word.casefold() for word in answer_words().values()}
 _MARKS: Final = "().[]*\"' "
@@ -69,7 +69,8 @@ def shots_fail(study: Study) -> Iterator[Finding]:
     failure = study.shots_failure
     if not isinstance(failure, RenderError):
         return
-    if not study.has_real_docs and not isinstance(failure.__cause__, TemplateSyntaxError):
+    are_real = study.task.fewshot.samples is not None or has_docs_for_shots(study.task)
+    if not (study.has_real_docs and are_real) and not isinstance(failure.__cause__, TemplateSyntaxError):
         return  # synthetic docs need not be what code and templates expect, but nothing can be made of such a template
     is_own = "fewshot_config" in study.config
     do = failure.hint or ("" if is_own else "correct the value that the error names")

@@ -442,6 +442,15 @@ def test_ordinary_punctuation_is_left_alone(tmp_path: Path, text: str) -> None:
     assert not {"PF235", "PF238"} & set(found_in(tmp_path, f'doc_to_text: "{text}"'))
 
 
+def test_shots_made_up_for_a_task_with_real_docs_need_not_be_what_a_template_expects(tmp_path: Path) -> None:
+    doc = "{question: Which rusts?, options: {A: gold, B: iron}, answer: B}"
+    task = (
+        'training_split: train\ndoc_to_choice: "{{options.keys() | list}}"\ndoc_to_target: answer\n'
+        f"metadata: {{promptfmt: {{docs: {{test: [{doc}]}}}}}}\n"
+    )
+    assert "PF808" not in found_in(tmp_path, task)
+
+
 @pytest.mark.parametrize(("template", "is_found"), [("{{question | nosuch}}", True), ("{{question.a.b}}", False)])
 def test_shots_that_no_docs_could_render_are_found_without_docs(tmp_path: Path, template: str, is_found: bool) -> None:
     task = f'training_split: train\nfewshot_config: {{doc_to_text: "{template}"}}\nmetadata: {{version: 1}}\n'
