@@ -167,13 +167,23 @@ def given_rows(study: Study) -> Sequence[tuple[Doc, Doc]]:
 
 
 def _given_rows(study: Study) -> Sequence[tuple[Doc, Doc]]:
+    pairs = list(zip(_unprocessed(study), study.local_docs, strict=False))
+    return pairs if all(set(map(str, row.values())) & set(map(str, doc.values())) for row, doc in pairs) else ()
+
+
+def _unprocessed(study: Study) -> Sequence[Doc]:
+    """Return the user's rows before `process_docs`; none without this function, or where they cannot be read."""
+    return study.once("unprocessed rows", lambda: _read_unprocessed(study))
+
+
+def _read_unprocessed(study: Study) -> Sequence[Doc]:
     dataset = study.bound.dataset if study.has_real_docs and study.renders_fields else study.given.dataset
     if dataset.process_docs is None or not study.has_real_docs or dataset.given is not None:
         return ()
-    unprocessed = replace(study.bound, dataset=replace(dataset, process_docs=None))
     with suppress(PromptfmtError):
-        pairs = list(zip(load_docs(unprocessed, count=_ROWS, num_fewshot=0).evaluated, study.local_docs, strict=False))
-        return pairs if all(set(map(str, row.values())) & set(map(str, doc.values())) for row, doc in pairs) else ()
+        return load_docs(
+            replace(study.bound, dataset=replace(dataset, process_docs=None)), count=_ROWS, num_fewshot=0
+        ).evaluated
     return ()
 
 
@@ -182,16 +192,10 @@ def _zeros_dropped(study: Study) -> Iterator[Finding]:
     gold = str(study.written.doc_to_target).strip("{} -")
     if not study.has_choices or not study.renders_fields or not study.real_instances:
         return
-    dataset = study.bound.dataset
-    if dataset.process_docs is None:
-        return
-    with suppress(PromptfmtError):
-        rows = load_docs(replace(study.bound, dataset=replace(dataset, process_docs=None)), count=_ROWS, num_fewshot=0)
-        golds = [row.get(gold) for row in rows.evaluated]
-        kept = [doc.get(gold) for doc in study.local_docs]
-        of_zero = [value for value in golds if isinstance(value, int) and not value]
-        if of_zero and len(of_zero) < len(golds) and len(kept) == len(golds) - len(of_zero) and all(kept):
-            yield finding("", f"{len(of_zero)} of {len(golds)} rows have {gold} {of_zero[0]!r}", field=gold)
+    golds, kept = [row.get(gold) for row in _unprocessed(study)], [doc.get(gold) for doc in study.local_docs]
+    of_zero = [value for value in golds if isinstance(value, int) and not value]
+    if of_zero and len(of_zero) < len(golds) and len(kept) == len(golds) - len(of_zero) and all(kept):
+        yield finding("", f"{len(of_zero)} of {len(golds)} rows have {gold} {of_zero[0]!r}", field=gold)
 
 
 @error_query("PF701", "code reorders the options, but keeps the old gold index", task, at="process_docs", scores=True)
