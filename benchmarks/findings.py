@@ -24,10 +24,12 @@ _LINE: Final = re.compile(r"(?m)^(.+?):\d+(?::\d+)?: (?:error|warning|info): (PF
 _INTRODUCTION: Final = """\
 # 40 findings in published benchmarks
 
-The rules found these mistakes in published task files and chat templates. Each was verified by hand. Below each table
-are texts of issues for the maintainers: they describe the effect, and give a fix. To apply the fixes to a copy of a
-checkout, and see that the findings disappear (for 15 and 39, the script also writes rows of data). With rows of the
-data sets next to their tasks ([freeze](more-commands.md#promptfmt-freeze)), it also finds 13, 17 and 28:
+The rules found these mistakes in published task files and chat templates. Each was verified by hand. Below each
+table are texts for issues: each describes the effect of a mistake to the maintainers, and gives a fix.
+
+This script applies the fixes to a copy of a checkout, and shows that the findings disappear. Findings 15 and 39 need
+real data, so the script writes some rows next to these tasks. To see 13, 17 and 28, first save rows of the data sets
+with [`promptfmt freeze`](more-commands.md#promptfmt-freeze):
 
 <!-- not run: needs the checkout of a repository -->
 ```sh

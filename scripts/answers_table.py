@@ -29,21 +29,23 @@ PAGE = Path(__file__).parents[1] / "docs" / "answers.md"
 PLAIN = ("answer", "call-finished")
 PAGE_TEXT = """# Answers that come back
 
-A server reads the answer of a model, such as a tool call, with a parser, and makes a message of it. For the next
-request, the chat template renders the message again. The answer *comes back* if the new text is the same, and nothing
-is missing in the message. This page covers {count} public chat templates that write tool calls, and the parsers of
-TRL 1.16. For your own template, the [HTML report](report.md) lists each answer.
+A model generates an answer, such as a tool call, as text. The parser of a server converts the text into a message. For
+the next request, the chat template renders this message. We say that the answer *comes back* if the message is
+complete, and the rendered text is the text of the model.
 
-- A parser can read the answers of {read} templates. {back} of these {answers} answers come back.
+This page covers {count} public chat templates that support tool calls, with the parsers of TRL 1.16. For your own
+template, the [HTML report](report.md) lists each answer.
+
+- For {read} of these templates, TRL has a parser. They have {answers} answers, and {back} of these come back.
 - In {kept} of the {count} templates, later prompts repeat each answer exactly as the model generated it.
-- In {alike} templates, two different calls have the same text ([PF468](rules/PF468.md)).
+- In {alike} of the {count} templates, two different tool calls are rendered as the same text ([PF468](rules/PF468.md)).
 
-| parser that reads most answers | templates | answers that come back | templates whose answers all come back |
+| parser | templates | answers that come back | templates whose answers all come back |
 |---|---|---|---|
 {parsers}
 ## Why answers do not come back
 
-| cause | templates, by parser | for example in |
+| cause | number of templates, by parser | example |
 |---|---|---|
 {causes}"""
 

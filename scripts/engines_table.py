@@ -1,7 +1,7 @@
 r"""Write docs/engines.md: how each engine renders the templates of a folder, compared with Jinja as in transformers.
 
     python scripts/engines_table.py FOLDER --engine minijinja --engine @huggingface/jinja --engine llama.cpp \
-        --versions "minijinja 3.1.0, @huggingface/jinja 0.5.11 and that of llama.cpp in llama-cpp-python 0.3.36" \
+        --versions "minijinja 3.1.0, @huggingface/jinja 0.5.11 and the engine of llama.cpp in llama-cpp-python 0.3.36" \
         --date "November 2026" --results engines.jsonl
 
 Only counts, causes and names of templates are written; `promptfmt_template_engines` gives the same for your own.
@@ -28,14 +28,14 @@ PAGE = Path(__file__).parents[1] / "docs" / "engines.md"
 FATES = ("clean", "same", "differ", "both refuse", UNKNOWN)
 HEAD = """# Engines that render chat templates
 
-A chat template is written for the engine Jinja, which transformers uses. Servers use other engines. This page counts
-how often their text differs, for {templates} public templates with {conversations} conversations each. The engines are
-{versions} ({date}).
-[Test a chat template](chat-templates.md#other-engines) describes how to test your own templates.
+Chat templates are written for the engine Jinja, which transformers uses. Servers use other engines. This page counts
+how often these render another text than Jinja. It covers {templates} public templates, with {conversations} conversations each ({date}).
+The engines are {versions}.
+To test your own templates, see [Test a chat template](chat-templates.md#other-engines).
 
-Most causes are tested: Jinja renders the conversation again with the same deviation, and writes what the engine writes.
+Most causes below are verified: if Jinja is changed to deviate in the same way, it renders the same text as the engine.
 
-| engine | templates without a difference | same renderings | different renderings | refused by both | {unknown} |
+| engine | templates without a difference | same text | different text | error in both engines | {unknown} |
 |---|---|---|---|---|---|
 """
 
