@@ -29,8 +29,8 @@ FATES = ("clean", "same", "differ", "both refuse", UNKNOWN)
 HEAD = """# Engines that render chat templates
 
 Chat templates are written for the engine Jinja, which transformers uses. Servers use other engines. This page counts
-how often these render another text than Jinja. It covers {templates} public templates, with {conversations} conversations each ({date}).
-The engines are {versions}.
+how often these render another text than Jinja. It covers {templates} public templates, with {conversations}
+conversations each ({date}). The engines are {versions}.
 To test your own templates, see [Test a chat template](chat-templates.md#other-engines).
 
 Most causes below are verified: if Jinja is changed to deviate in the same way, it renders the same text as the engine.
