@@ -23,14 +23,14 @@ RIVAL_FACTOR: Final = 10.0
 
 @rule("PF651", "model-saw-other-ids", severity=Severity.ERROR, family=Family.MODELS, scope="model")
 def model_saw_other_ids(judged: ModelAnswers) -> Iterator[Finding]:
-    r"""Report a model that received other token ids than those of the prompt or the snapshot.
+    r"""Report a model that received token ids which differ from those of the prompt or the snapshot.
 
-    Why: a prompt longer than the model's limit loses its beginning; another tokenizer splits the text in another way.
-    The scores are then those of another prompt.
+    Why: if a prompt is longer than the model's limit, its beginning is cut off. If the model has another tokenizer, it
+    splits the text differently. In both cases, the scores are those of another prompt.
 
     Fix: shorten the prompt, or give the profile the tokenizer of the model.
 
-    Real: lm-eval 0.4.13 cuts such rows from the left and logs a warning.
+    Real: lm-eval 0.4.13, which cuts off the beginning of long prompts and logs a warning.
     """
     from pytest_promptfmt.models.recording import digest_of  # only where a model was asked
 
@@ -88,11 +88,11 @@ def model_saw_bos_twice(judged: ModelAnswers) -> Iterator[Finding]:
 
 @rule("PF653", "model-answer-not-scored", severity=Severity.ERROR, family=Family.MODELS, scope="model")
 def model_answer_not_scored(judged: ModelAnswers) -> Iterator[Finding]:
-    """Report a filter or metric that fails on what a model answers.
+    """Report a filter or metric that raises an exception for an answer of the model.
 
     Why: an evaluation ends at the first such answer, after hours of generation.
 
-    Fix: give 0 for an answer that cannot be read.
+    Fix: return a score of 0 for an answer that cannot be read.
 
     Real: lm-evaluation-harness #3353 (aime: process_results).
     """
@@ -110,11 +110,11 @@ def model_answer_not_scored(judged: ModelAnswers) -> Iterator[Finding]:
 
 @rule("PF654", "model-spells-otherwise", severity=Severity.ERROR, family=Family.MODELS, scope="model")
 def model_spells_otherwise(judged: ModelAnswers) -> Iterator[Finding]:
-    r"""Report candidates that the model writes with another spelling: with a space before them, or without.
+    r"""Report candidates that are scored with a space before them, if the model writes them without it, or the reverse.
 
-    Why: the model is asked for each candidate with and without a space before it. It is an error if the other spelling
-    is ten times as likely. For example, the task scores `"A"`, but the model writes `" A"`. Accuracy is then close to
-    chance.
+    Why: this plugin asks the model for the probability of each candidate, once with and once without a space before it.
+    The finding is reported if the spelling that the task does not use is more than ten times as likely. For example,
+    the task scores `"A"`, but the model writes `" A"`. Accuracy is then close to chance.
 
     Fix: check the space before the candidates (`target_delimiter`, `doc_to_choice`) and the end of the prompt.
 
@@ -142,11 +142,11 @@ def _prefers_rivals(judged: ModelAnswers) -> bool:
 def little_mass_on_labels(judged: ModelAnswers) -> Iterator[Finding]:
     r"""Report labels whose total probability is below the threshold `mass`.
 
-    Why: if the model writes none of the labels, the likeliest of them is close to chance.
+    Why: if the model is unlikely to write any of the labels, it is almost chance which label is the most likely one.
 
-    Fix: show the labels in the prompt, and end it right before the place of the label.
+    Fix: show the labels in the prompt, and end the prompt right where the label follows.
 
-    Real: lm-evaluation-harness PR #531, #546: 76 % and 58 % on hellaswag, by how the prompt ends.
+    Real: lm-evaluation-harness PR #531, #546: 76 % or 58 % on hellaswag, depending on how the prompt ends.
     """
     limits = judged.thresholds
     if limits is None or judged.mass is None or _prefers_rivals(judged):
@@ -154,19 +154,19 @@ def little_mass_on_labels(judged: ModelAnswers) -> Iterator[Finding]:
     if judged.has_labels and judged.mass < limits.mass:
         yield finding(
             "the model gives the candidates little probability",
-            f"mean {judged.mass:.2g}, threshold {limits.mass:g}",
+            f"mean total probability {judged.mass:.2g}, threshold {limits.mass:g}",
             "doc_to_text",
         )
 
 
 @rule("PF656", "model-seldom-stops", severity=Severity.ERROR, family=Family.MODELS, scope="model")
 def model_seldom_stops(judged: ModelAnswers) -> Iterator[Finding]:
-    r"""Report a task in which too few generations end within their token budget (threshold `stops`).
+    r"""Report a task in which too few answers of the model end within the token budget (threshold `stops`).
 
-    Why: if the model never writes a stop sequence, each doc costs the whole token budget. Filters then read the answer
-    from a text that continues after it.
+    Why: if the model never writes a stop sequence, each doc costs the whole token budget. Filters then search for the
+    answer in a text that continues after the answer.
 
-    Fix: stop at the text that follows an answer in the prompt, such as a blank line.
+    Fix: stop at the text that comes after an answer in the prompt, such as a blank line.
 
     Real: lm-evaluation-harness #2983 (LongBench), where the stop sequence was a literal `\n`.
     """
@@ -177,10 +177,10 @@ def model_seldom_stops(judged: ModelAnswers) -> Iterator[Finding]:
 
 @rule("PF657", "model-seldom-extracted", severity=Severity.ERROR, family=Family.MODELS, scope="model")
 def model_seldom_extracted(judged: ModelAnswers) -> Iterator[Finding]:
-    """Report a task whose filters find an answer in too few generations (threshold `extraction`).
+    """Report a task whose filters find an answer in too few completions (threshold `extraction`).
 
-    Why: an answer that is not found counts as wrong. If the task has options, an answer is one of their labels. If a
-    number is expected, it is a number. Otherwise any text counts.
+    Why: an answer that is not found counts as wrong. If the task has options, the filters must find a label of an
+    option. If the gold answers are numbers, they must find a number. Otherwise they may find any text.
 
     Fix: let the filters find the answer in the form that the prompt requires.
 
@@ -203,9 +203,9 @@ def _too_few(
 def model_score_low(judged: ModelAnswers) -> Iterator[Finding]:
     """Report a mean score below the threshold `score`.
 
-    Why: a change of the prompt that costs points with a known model costs them with others.
+    Why: if a change of the prompt costs points with one model, it probably costs points with other models, too.
 
-    Fix: compare the prompt with the one that reached the score, or lower the threshold.
+    Fix: compare the prompt with the last one that reached the threshold, or lower the threshold.
 
     Real: lm-evaluation-harness #546, where one space cost 18 points.
     """

@@ -72,12 +72,12 @@ def _full_width_punctuation(study: Study) -> Iterator[Finding]:
 def odd_punctuation(study: Study) -> Iterator[Finding]:
     """Report odd punctuation, such as `:.`, `??` or a space before a comma.
 
-    Why: such punctuation is left over from an edit, or from texts that were joined. Models repeat the style of their
-    prompt.
+    Why: such punctuation remains when a sentence is edited, or when two texts are joined. Models copy the style of
+    their prompt.
 
-    Fix: remove one of the two characters.
+    Fix: remove one of the two punctuation marks, or the space.
 
-    Real: prompts that were put together from two sentences.
+    Real: prompts that were made of two sentences.
     """
     for template, text in written_texts(study):
         found = _ODD.search(text)
@@ -92,8 +92,8 @@ def odd_punctuation(study: Study) -> Iterator[Finding]:
             pair = before.text[-1:] + after.text[:1]
             is_sentence = before.text.count(" ") > 2  # else it may be an abbreviation
             if pair in ("??", "..", "?.", "!.", ".?") or (is_sentence and pair in (".,", "?,", "!,")):
-                about = "the template adds a mark, such as a full stop, that the text already ends with"
-                saw, do = f"{before.text[-20:]}{after.text[:8]}", "remove the mark from the template"
+                about = "the template prints a punctuation mark after a text that already ends with one"
+                saw, do = f"{before.text[-20:]}{after.text[:8]}", "remove the punctuation mark from the template"
                 yield finding(about, saw, after, instance, field=before.origin.field, do=do)
                 return
 
@@ -102,12 +102,12 @@ def odd_punctuation(study: Study) -> Iterator[Finding]:
 def damaged_text(study: Study) -> Iterator[Finding]:
     """Report accidental characters, such as HTML entities or text in the wrong encoding.
 
-    Why: `&quot;`, `<br />` and `Ã©` for `é` come from a conversion that went wrong. A right answer with quotes or
-    accents never equals a gold answer with such characters.
+    Why: texts such as `&quot;`, `<br />`, or `Ã©` instead of `é`, come from a conversion that went wrong. If a gold
+    answer contains such characters, no correct answer of a model can equal it.
 
     Fix: write the intended characters. For entities in data, call `html.unescape` in a function.
 
-    Real: texts from web forums and old exports, such as the stories of WikiHow and the questions of medical exams.
+    Real: texts from web forums and old exports, such as WikiHow's stories and medical exam questions.
     """
     for template in study.templates:
         for text in template.text.constants:
@@ -126,7 +126,7 @@ def damaged_text(study: Study) -> Iterator[Finding]:
             return
 
 
-@query("PF247", "a Latin letter is glued to a word of another script", task)
+@query("PF247", "a Latin letter touches a word in another script", task)
 def _letter_of_another_script(study: Study) -> Iterator[Finding]:
     for template in study.templates:
         text = skeleton(template.source)
@@ -141,7 +141,7 @@ def _is_of_alphabet(char: str) -> bool:
 
 @query("PF247", "the prompt contains a carriage return", task)
 def _carriage_return(study: Study) -> Iterator[Finding]:
-    """Report Windows line endings in a prompt, from the data or from the few-shot examples of the file."""
+    """Report Windows line endings in a prompt; they come from the data or from few-shot examples."""
     for instance in (*study.instances, *study.with_shots[:1]):  # synthetic docs have none
         for prompt in instance.prompts:
             at = prompt.text.find("\r")
@@ -152,14 +152,14 @@ def _carriage_return(study: Study) -> Iterator[Finding]:
 
 @also("PF247")
 def invisible_character(study: Study) -> Iterator[Finding]:
-    """Report an invisible character in a template or a choice: zero-width, byte order mark, change of direction."""
+    """Report an invisible character in a template or choice, such as a zero-width space or a byte order mark."""
     for keys, text in study.strings:
         invisible = _INVISIBLE.search(text)
         narrow = _NARROW.search(text)
         found = invisible or narrow
         if found is not None:
             message = f"invisible character U+{ord(found[0]):04X} {unicodedata.name(found[0], '')}".rstrip()
-            do = "delete it" if invisible else "use an ordinary space, unless the language needs this one"
+            do = "delete the character" if invisible else "use an ordinary space, unless the language needs this one"
             yield finding(message, around(text, found), keys, severity=None if invisible else Severity.INFO, do=do)
         elif not unicodedata.is_normalized("NFC", text):
             yield info(
@@ -210,7 +210,7 @@ def _backslash_before_label(text: Text) -> Iterator[str]:
 
 @query("PF235", "", lambda study: asked_first(study) if study.shots else ())
 def _broken_formula(page: Page) -> Iterator[Finding]:
-    """Report a few-shot example with broken LaTeX: unmatched braces, rows that end with a single backslash."""
+    """Report a few-shot example with broken LaTeX: unmatched braces, or rows that end with a single backslash."""
     at = ("fewshot_config", "samples") if page.study.task.fewshot.samples is not None else ()
     for shot in page.shots:
         text = f"{shot.question}{shot.answer or ''}"

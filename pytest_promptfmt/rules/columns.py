@@ -42,8 +42,9 @@ _KEYS_AS_ANSWER: Final = "the answer consists of the keys of a mapping, not its 
 def misspelt_column(study: Study) -> Iterator[Finding]:
     """Report a column whose name looks like a misspelling of a common one.
 
-    Why: synthetic docs have every column that a template names, so `{{qusetion}}` renders here like `{{question}}`. It
-    fails in the evaluation. Tests with real docs fail at once, and do not need this rule.
+    Why: synthetic docs have every column that a template names. So in a test with synthetic docs, `{{qusetion}}`
+    renders like `{{question}}`, but the evaluation fails. Tests with real docs fail as well, so they do not need this
+    rule.
 
     Fix: correct the name.
 
@@ -159,7 +160,11 @@ def _answer_at_the_end(study: Study) -> Iterator[str]:
         yield f"{pairs[0][0][-40:]!r} contains {pairs[0][1][:30]!r}"
 
 
-@query("PF242", "a loop prints a column of the doc instead of the element's field", lambda study: own(study)[:1])
+@query(
+    "PF242",
+    "a loop prints a column of the doc, although each element has a field of this name",
+    lambda study: own(study)[:1],
+)
 def _column_in_loop(page: Page) -> Iterator[Finding]:
     spec, doc = page.study.written.doc_to_text, page.instance.doc
     for loop in _LOOP.finditer(spec if isinstance(spec, str) else ""):

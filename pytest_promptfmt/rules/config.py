@@ -53,10 +53,10 @@ def _without_earlier(_view: FileView, finding: Finding) -> Fix | None:
 def repeated_key(view: FileView) -> Iterator[Finding]:
     """Report a key that appears twice in one mapping of a file.
 
-    Why: YAML silently keeps the last value, and strict parsers refuse the file. Editing the first value has no effect.
-    It is a warning if both values are equal.
+    Why: YAML silently keeps the last value, and strict parsers refuse the file. If you edit the first value, nothing
+    changes. If both values are equal, the finding is a warning.
 
-    Fix: remove one of them.
+    Fix: remove one of the two keys.
 
     Real: lm-evaluation-harness #1769 (ifeval).
     """
@@ -76,8 +76,8 @@ def _in_quotes(study: Study, finding: Finding) -> Fix | None:
 def not_text(study: Study) -> Iterator[Finding]:
     """Report choices that YAML does not read as text: `no`, `012`, `2024-01-01`.
 
-    Why: yAML 1.1 reads the words yes, no, on and off as booleans, and `012` as the number ten. On such a choice lm-eval
-    fails, or scores the word True.
+    Why: yAML 1.1 reads the words `yes`, `no`, `on` and `off` as booleans, and `012` as the number ten. With such a
+    choice, lm-eval fails or scores the word `True`.
 
     Fix: put the choice in quotes.
 
@@ -95,15 +95,15 @@ def not_text(study: Study) -> Iterator[Finding]:
 def overwritten_by_format(study: Study) -> Iterator[Finding]:
     """Report a key that has no effect because a format or the task's `doc_to_text` overrides it.
 
-    Why: `formats:` sets the layout, so a `target_delimiter` or `doc_to_text` next to it has no effect. Next to
-    `template:`, `doc_to_text` overrides the template.
+    Why: If a task has `formats:`, the format sets the layout. The task's own `target_delimiter` and `doc_to_text` then
+    have no effect. If a task has `template:` and `doc_to_text`, `doc_to_text` overrides the template.
 
     Fix: remove the key, or set it inside `formats`.
 
-    Real: the proposal for formats in lm-evaluation-harness does not define which of the two wins.
+    Real: lm-evaluation-harness's proposal for formats does not define which of the two keys wins.
     """
     for overwritten in getattr(study.task, "overwritten", ()):
-        what, at = f"{overwritten.key} has no effect, because formats sets it", overwritten.position
+        what, at = f"{overwritten.key} has no effect, because the task's format sets it", overwritten.position
         do = "remove the key, or set it inside formats"
         yield finding(what, str(overwritten.written), overwritten.key, do=do, position=at)
     template = getattr(study.task, "template", None)
@@ -117,7 +117,7 @@ def overwritten_by_format(study: Study) -> Iterator[Finding]:
 def unseen_suffix(view: FileView) -> Iterator[Finding]:
     """Report a task in a file that ends in `.yml`.
 
-    Why: lm-eval 0.4.13 reads only `*.yaml`. The task is tested here but cannot be run there.
+    Why: lm-eval 0.4.13 reads only `*.yaml`. This plugin tests the task, but lm-eval cannot run it.
 
     Fix: rename the file to `.yaml`.
 
@@ -129,7 +129,7 @@ def unseen_suffix(view: FileView) -> Iterator[Finding]:
 
 @rule("PF106", "unused-generation-arguments", severity=Severity.INFO, family=Family.CONFIG)
 def unused_generation_arguments(study: Study) -> Iterator[Finding]:
-    """Report `generation_kwargs` of a task that does not generate.
+    """Report `generation_kwargs` of a task that generates no text.
 
     Why: `generation_kwargs` are only used with `output_type: generate_until`. In other tasks they mislead readers.
 
@@ -139,7 +139,7 @@ def unused_generation_arguments(study: Study) -> Iterator[Finding]:
     """
     if not study.generates and study.task.generation_kwargs:
         saw = str(dict(study.task.generation_kwargs))
-        yield finding("generation_kwargs have no effect: the task does not generate", saw, "generation_kwargs")
+        yield finding("generation_kwargs have no effect: the task generates no text", saw, "generation_kwargs")
 
 
 def _known_own_key(study: Study, finding: Finding) -> Fix | None:
@@ -159,7 +159,7 @@ def unknown_own_key(study: Study) -> Iterator[Finding]:
 
     Fix: use a known key, such as `docs`, `fields`, `ignore`, `normalize` or `profiles`.
 
-    Real: with a misspelled `docs` a task is tested with synthetic docs.
+    Real: if `docs` is misspelled, the task is tested with synthetic docs.
     """
     known = _own_keys(study)
     for key in study.task.own_metadata:
@@ -172,12 +172,13 @@ def unknown_own_key(study: Study) -> Iterator[Finding]:
 def docs_of_another_split(study: Study) -> Iterator[Finding]:
     """Report a docs file for a split that the task does not evaluate.
 
-    Why: A task that evaluates its `test_split` never reads `arc.docs.validation.jsonl`. Synthetic docs are tested
-    instead, although the author expects the rows of that file.
+    Why: A task that evaluates its `test_split` never reads `arc.docs.validation.jsonl`. The task is then tested with
+    synthetic docs, although its author expects the rows of that file.
 
-    Fix: name the file after the evaluated split, or `<task>.docs.jsonl` for any split.
+    Fix: rename the file to `<task>.docs.<split>.jsonl` with the evaluated split, or to `<task>.docs.jsonl` for any
+    split.
 
-    Real: data sets whose test rows are not public.
+    Real: datasets whose test rows are not public.
     """
     task, path = study.task, study.task.path
     if path is None or study.docs is None or study.docs.kind != "synthetic":
@@ -190,8 +191,10 @@ def docs_of_another_split(study: Study) -> Iterator[Finding]:
         for stem in dict.fromkeys((task.name, path.stem)):
             for split in sorted(splits):
                 if gate.is_there(place / f"{stem}.docs.{split}.jsonl"):
-                    saw = f"{stem}.docs.{split}.jsonl, but {data.evaluation_split!r} is evaluated"
-                    yield finding("these docs are not read: their split is not evaluated", saw, "test_split")
+                    saw = f"{stem}.docs.{split}.jsonl, but the task evaluates {data.evaluation_split!r}"
+                    yield finding(
+                        "this file of docs is not used, because its split is not evaluated", saw, "test_split"
+                    )
                     return
 
 
@@ -204,7 +207,7 @@ def comment_cuts_text(view: FileView) -> Iterator[Finding]:
 
     Fix: put the text in quotes.
 
-    Real: answers after `####`, as in GSM8K, headings of Markdown, and channels such as `#general`.
+    Real: answers after `####` (GSM8K), Markdown headings, and names of channels such as `#general`.
     """
     own = view.yaml.parts[-1].values
     for number, line in enumerate(_lines(view), start=1):
@@ -246,7 +249,7 @@ def _is_element(line: str) -> bool:
 
 @also("PF110", scope="file")
 def folded_lines(view: FileView) -> Iterator[Finding]:
-    """Report lines of options or labels that a folded text (`>`) joins to one line."""
+    """Report a folded text (`>`) that joins the lines of options or labels into one line."""
     lines = _lines(view)
     for number, line in enumerate(lines):
         opened = _FOLD.fullmatch(line)
@@ -267,17 +270,19 @@ def folded_lines(view: FileView) -> Iterator[Finding]:
         if len(joined) > 1:
             saw = " ".join(joined)[:80]
             yield finding(
-                "`>` joins the lines of options or labels into one line", saw, Position(view.path, number + 1, 1)
+                "`>` joins the following lines of options or labels into one line",
+                saw,
+                Position(view.path, number + 1, 1),
             )
 
 
 @rule("PF115", "quoted-value", severity=Severity.WARNING, family=Family.CONFIG)
 def quoted_value(study: Study) -> Iterator[Finding]:
-    """Report a boolean or number in quotes, which is text.
+    """Report a boolean or number that is text, because it is in quotes.
 
-    Why: python treats the text `"false"` as true. So `do_sample: "false"` samples, and `ignore_case: "false"` ignores
-    the case. `temperature: "0.0"` is not equal to 0. A quoted false is reported as an error. Any other word, such as
-    `flase`, is true as well.
+    Why: python treats the text `"false"` as true. So `do_sample: "false"` turns sampling on, and `ignore_case: "false"`
+    ignores letter case. The same is true of any other word, such as `flase`. The text `"0.0"` as a temperature is not
+    equal to 0. If the text is `"false"`, the finding is an error.
 
     Fix: remove the quotes.
 
@@ -291,7 +296,9 @@ def quoted_value(study: Study) -> Iterator[Finding]:
             if _is_quoted(key, value):
                 saw = f'{key}: "{value}"'
                 severity = Severity.ERROR if value.strip().casefold() == "false" else None
-                yield finding("a boolean or number is written as text", saw, (*keys, key), severity=severity)
+                yield finding(
+                    "a boolean or number is text, because it is in quotes", saw, (*keys, key), severity=severity
+                )
             elif key in _BOOLEANS and isinstance(value, str):
                 do = did_you_mean(value, ("true", "false")) or "write true or false"
                 yield finding("this word is not a boolean", f"{key}: {value}", (*keys, key), do=do)
@@ -308,12 +315,12 @@ def _is_quoted(key: Any, value: Any) -> bool:
 def unknown_key(view: FileView) -> Iterator[Finding]:
     """Report a key of a task that lm-eval does not have.
 
-    Why: lm-eval refuses the task, and silently drops its file. A fork may have the key. The finding is an info if the
-    checkout or the installed harness has the key in its `TaskConfig`, or if lmms-eval has it. It is also an info if
-    there is no harness to compare with, and for a key of `fewshot_config` next to a sampler class, because early
-    releases let such a class read it. The prompts are tested without the key.
+    Why: lm-eval refuses the task, and silently drops its file. This plugin tests the prompts without the key. A fork of
+    lm-eval may have the key. Therefore the finding is an info if lmms-eval has the key, or if the `TaskConfig` of the
+    checkout or of the installed harness has it. It is also an info if there is no harness to compare with. The same is
+    true of a key in `fewshot_config` if that names a sampler class: in early releases such a class can read the key.
 
-    Fix: remove the key; settings of your own belong under `metadata`.
+    Fix: remove the key, or move it under `metadata` if it is a setting of your own.
 
     Real: lmms-eval's `doc_to_visual` and `lmms_eval_specific_kwargs`, in 700 of its files.
     """
@@ -325,7 +332,7 @@ def unknown_key(view: FileView) -> Iterator[Finding]:
         key = at[-1]
         is_read = len(at) > 1 and isinstance(view.config[at[0]].get("sampler"), FunctionRef)
         is_of_fork = is_read or harness is None or not harness.task_keys or key in {*harness.task_keys, *LMMS_EVAL_KEYS}
-        message = "a key that only a fork of lm-eval has" if is_of_fork else "a key that lm-eval does not have"
+        message = "this key exists only in forks of lm-eval" if is_of_fork else "lm-eval does not have this key"
         severity = Severity.INFO if is_of_fork else None
         do = did_you_mean(key, value_kinds()) or ""
         yield finding(message, key, view.yaml.locate(at), do="" if is_of_fork else do, severity=severity)
@@ -335,12 +342,12 @@ def unknown_key(view: FileView) -> Iterator[Finding]:
 def group_of_a_task(view: FileView) -> Iterator[Finding]:
     """Report a task with the key `group`, which lm-eval 0.4.4 renamed to `tag`.
 
-    Why: lm-eval 0.4.13 reads such a file as a group without members, and silently drops the task. Releases up to 0.4.11
-    load the task, so the finding is an info in a checkout of such a release.
+    Why: lm-eval 0.4.13 takes such a file for a group without members, and silently drops the task. Releases up to
+    0.4.11 load the task. In a checkout of such a release, the finding is an info.
 
     Fix: write `tag:` instead of `group:`.
 
-    Real: storycloze_2018 of lm-evaluation-harness, and task folders of forks of 0.4.3.
+    Real: lm-evaluation-harness's storycloze_2018, and task folders of forks of 0.4.3.
     """
     if names_its_sets(view.config):
         message, severity = "lm-eval 0.4.13 drops a task that has the key `group`", _severity(view.index.harness)
@@ -349,7 +356,7 @@ def group_of_a_task(view: FileView) -> Iterator[Finding]:
 
 @also("PF137", scope="file")
 def early_yaml(view: FileView) -> Iterator[Finding]:
-    """Report a file that is included twice, or a `!function` with a path: lm-eval 0.4.12 and later read neither."""
+    """Report a file that is included twice, or a `!function` with a path. lm-eval 0.4.12 and later support neither."""
     paths = [value for value in leaves(view.config) if isinstance(value, FunctionRef) and value.is_path]
     if not paths and not view.yaml.has_release_includes:
         return

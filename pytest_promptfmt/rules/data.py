@@ -50,13 +50,14 @@ _SLICE: Final = re.compile(r"\{\{-?\s*(\w+)\s*\[\s*:\s*(\d+)\s*\]|\{\{-?\s*(\w+)
 
 @rule("PF221", "missing-value-printed", severity=Severity.ERROR, family=Family.PROMPT)
 def missing_value_printed(study: Study) -> Iterator[Finding]:
-    """Report a missing value of the data that is rendered as the word None or nan.
+    """Report a missing value in the data, if the prompt then has the word None or nan.
 
-    Why: Jinja renders a missing value as `None`. The model reads a passage called None, and a missing choice is scored.
+    Why: Jinja renders a missing value as the word `None`. The model then gets this word as a passage, or it is scored
+    as a choice.
 
-    Fix: leave the text out if the value is missing.
+    Fix: print the value and its label only if there is a value, as in `{% if hint %}Hint: {{hint}}{% endif %}`.
 
-    Real: seven bugs of lm-evaluation-harness with a dropped text or the word None in the prompt.
+    Real: seven bugs of lm-evaluation-harness, in which the prompt lost a text or had the word None.
     """
     for instance in study.real_instances:
         empty = sorted(key for key, value in instance.doc.items() if value is None or value != value)
@@ -66,7 +67,7 @@ def missing_value_printed(study: Study) -> Iterator[Finding]:
         whole = " ".join(str(value) for value in instance.doc.values() if value is not None)
         spans = (span for prompt in instance.prompts[:1] for span in prompt.spans if span.origin.shot is None)
         for span in spans:
-            saw, column = f"column {span.origin.field!r}", span.origin.field
+            saw, column = f"the value of column {span.origin.field!r} is missing", span.origin.field
             made = _MISSING.search(span.text) if empty and study.asks_by_code and column is None else None
             if column in empty and span.text in ("None", "nan", "NaN"):
                 yield finding(f'a missing value was rendered as the word "{span.text}"', saw, span, instance)
@@ -85,12 +86,12 @@ def missing_value_printed(study: Study) -> Iterator[Finding]:
 
 @rule("PF222", "unused-column", severity=Severity.WARNING, family=Family.PROMPT)
 def unused_column(study: Study) -> Iterator[Finding]:
-    """Report a column of texts, such as the question or a passage, that is not in the prompt or the choices.
+    """Report a column with texts, such as questions or passages, that is not in the prompt or the choices.
 
-    Why: a question about a passage cannot be answered without the passage. Columns with names of explanations,
-    tests or identifiers are not reported.
+    Why: a question about a passage cannot be answered without the passage. Columns such as `explanation`, `tests` or
+    `id` are not reported.
 
-    Fix: add the column to the prompt. If it is not needed, ignore this rule with a reason.
+    Fix: add the column to the prompt. If the model does not need the column, ignore this rule with a reason.
 
     Real: lm-evaluation-harness #885 (belebele without its passages).
     """
@@ -111,7 +112,7 @@ def unused_column(study: Study) -> Iterator[Finding]:
             continue
         if not any(_appears(value, instance) for value, instance in zip(values, study.real_instances, strict=True)):
             yield finding(
-                "a column of texts is not in the prompt", f"{name}: {values[0]}", "doc_to_text", 0, field=name
+                "a column with texts is not in the prompt", f"{name}: {values[0]}", "doc_to_text", 0, field=name
             )
 
 
@@ -139,9 +140,10 @@ def _spaced(text: str) -> str:
 
 @rule("PF223", "text-changed", severity=Severity.WARNING, family=Family.PROMPT)
 def text_dropped(study: Study) -> Iterator[Finding]:
-    """Report a text of the data that is changed in the prompt, for example without its brackets.
+    """Report a text of the data that differs in the prompt, for example because brackets were removed.
 
-    Why: cleaning that suits one dataset damages another: `[x, p] = i` becomes ` = i`, and two choices become equal.
+    Why: code that cleans the texts of one dataset can damage the texts of another. For example, `[x, p] = i` becomes `
+    = i`, and then two choices may be equal.
 
     Fix: keep text in brackets, unless it is markup of this dataset.
 
@@ -157,7 +159,7 @@ def text_dropped(study: Study) -> Iterator[Finding]:
             full = _spaced(value)
             is_shown = cut in whole if len(cut) >= 8 else _ends_line(cut, instance)
             if len(cut) >= 2 and cut != full and full not in whole and is_shown:
-                saw = f"{full[:50]} became {cut[:40]}"
+                saw = f"{full[:50]!r} became {cut[:40]!r}"
                 yield finding("text in brackets was removed from the data", saw, "doc_to_text", instance, field=name)
 
 
@@ -249,7 +251,7 @@ def _is_python_list(value: str) -> bool:
 
 @also("PF223")
 def changed_text(study: Study) -> Iterator[Finding]:
-    """Report a text of the data that code changes or reorders, or of which a template changes inner letters."""
+    """Report a text of the data that code changes or reorders, or whose letter case a template changes."""
     # the text of a rolling task is scored as code prepares it, for example without the spaces of a tokenizer
     for instance in study.real_instances if study.task.has_question else ():
         whole = "\n".join([*(prompt.text for prompt in instance.prompts), *continuations(instance)])
@@ -275,7 +277,9 @@ def _changed(left: list[tuple[str, str]], explained: set[str], whole: str, doc: 
         if len(bare) < _SOME or bare in explained or bare not in bare_whole:
             continue
         only_blanks = _spaced(value) in spaced_whole
-        message = f"the task changes {'whitespace' if only_blanks else 'case or punctuation'} in a text of the data"
+        message = (
+            f"the task changes {'whitespace' if only_blanks else 'letter case or punctuation'} in a text of the data"
+        )
         at_ends = _spaced(value)[1:].rstrip(".!?。") in spaced_whole  # to continue a sentence with it
         severity = Severity.INFO if only_blanks or at_ends else None
         yield finding(message, value, "doc_to_text", doc, field=name, severity=severity)
@@ -285,7 +289,7 @@ def _bare(text: str) -> str:
     return "".join(_WORDS.findall(text.casefold()))
 
 
-@query("PF222", "the prompt shows a column about the doc, such as its identifier", lambda study: own(study)[:1])
+@query("PF222", "the prompt contains data about the doc, such as its identifier", lambda study: own(study)[:1])
 def _column_about_doc(page: Page) -> Iterator[Finding]:
     study = page.study
     used = template_names(study.written.doc_to_target) | template_names(study.written.doc_to_choice)
@@ -311,7 +315,7 @@ def _shown_in_some_docs(study: Study) -> Iterator[Finding]:
         lost = next((page for page, is_shown in shown if not is_shown), None)
         is_asked = _QUESTION.fullmatch(name) and any(is_shown for _, is_shown in shown)
         if lost is not None and (is_asked or (name in printed and not any(starmap(_shares_words, texts)))):
-            message = "" if is_asked else "a text of the data is in no prompt, although the template prints it"
+            message = "" if is_asked else "a text of the data is missing in the prompt, although the template prints it"
             yield finding(message, lost.text[:60], "doc_to_text", lost.instance, field=name)
 
 
@@ -322,7 +326,7 @@ def _shares_words(page: Page, text: str) -> bool:
     return len(words) < _FEWEST_WORDS or any(row in known for row in zip(words, words[1:], words[2:], strict=False))
 
 
-@query("PF223", "a text is cut inside a sentence", task)
+@query("PF223", "a text of the data is cut off inside a sentence", task)
 def _text_cut_off(study: Study) -> Iterator[Finding]:
     for template in study.templates:
         for found in _SLICE.finditer(template.source) if template.keys[-1] == "doc_to_text" else ():

@@ -87,12 +87,17 @@ def answer_labels() -> set[str]:
 # -- the cue -----------------------------------------------------------------------------------------------------------
 
 
-@query("PF232", "the prompt ends with the last option, without an answer cue", asked_first, name="no-cue-after-options")
+@query(
+    "PF232",
+    "the prompt ends with the last option, not with a cue such as Answer:",
+    asked_first,
+    name="no-cue-after-options",
+)
 def _no_cue(page: Page) -> Iterator[str | Finding]:
     """Report a prompt that ends with the last option, without a cue for the answer.
 
-    Why: a base model continues with the next option, not with an answer. An earlier instruction about how to answer
-    counts as a cue.
+    Why: a base model then continues with the next option, not with an answer. If the prompt has an instruction about
+    how to answer, nothing is reported.
 
     Fix: end the prompt with a cue such as `Answer:`.
 
@@ -128,7 +133,7 @@ def _cue_in_answer(page: Page) -> Iterator[Finding]:
     parts = [answer.strip() for answer in answers if isinstance(answer, str)]
     if cue is not None and parts and all(text.startswith(f"{cue.name}{cue.colon}") for text in parts):
         at = "doc_to_target" if study.generates else "doc_to_choice"
-        yield finding("", f"the prompt ends with {cue.name + cue.colon!r}, the answer is {parts[0][:40]!r}", at)
+        yield finding("", f"the prompt ends with {cue.name + cue.colon!r}, and the answer is {parts[0][:40]!r}", at)
 
 
 @query("PF242", "the answer of a few-shot example repeats the label before the answer", shown, at="fewshot_config")
@@ -147,14 +152,14 @@ def _cue_in_shot(page: Page) -> Iterator[Finding]:
 
 @query("PF240", "only some labels have a space after the colon", texts, name="uneven-labels")
 def uneven_labels(text: Text) -> Iterator[str | Finding]:
-    """Report labels that are written in different ways, for example with and without a space.
+    """Report labels that are written in different ways, for example some with and some without a space.
 
-    Why: `question:{{question}}` next to `passage: {{passage}}` is a typing error. In `True.Q:` a line break was lost.
-    Most tokenizers encode the two forms differently.
+    Why: labels such as `question:{{question}}` and `passage: {{passage}}` in one prompt are a typing error. Most
+    tokenizers encode the two forms differently. The rule also reports a lost line break, as in `True.Q:`.
 
     Fix: write all labels in the same form.
 
-    Real: gpqa of lm-evaluation-harness (`question:` without a space), examples in descriptions.
+    Real: lm-evaluation-harness's gpqa (`question:` without a space), and examples in descriptions.
     """
     labels = [(found[1], found[2]) for found in _LABEL_COLUMN.finditer(text.text)]
     spaced = {f"{label}:" for label, colon in labels if colon == ": "}
@@ -167,7 +172,7 @@ def uneven_labels(text: Text) -> Iterator[str | Finding]:
         yield finding("a label is glued to the text before it", part_of(text.text, found, 20, 8))
 
 
-@query("PF240", "options are written in different forms", texts)
+@query("PF240", "the labels of options are written in different forms", texts)
 def _uneven_options(text: Text) -> Iterator[str]:
     listed = [one for one in layout_of(text.text).options if one.text.startswith(COLUMN) and one.label.isascii()]
     for before, after in pairwise(listed):
@@ -187,7 +192,7 @@ def _options_apart(page: Page) -> Iterator[Finding]:
 
 @query(
     "PF240",
-    "labels have two kinds of colon",
+    "some labels have another kind of colon than others",
     lambda study: () if study.has_guessed_text else demonstrated(study) or first(study),
 )
 def _mixed_colons(page: Page) -> Iterator[str]:
@@ -208,7 +213,7 @@ def _cue_without_colon(study: Study) -> Iterator[str]:
         yield cue[1]
 
 
-@query("PF240", "a label of the examples has no colon", task)
+@query("PF240", "a label of an example has no colon, but other examples have one", task)
 def _label_lost_colon(study: Study) -> Iterator[Finding]:
     written = [(template.keys, skeleton(template.source)) for template in study.templates]
     labels = [(keys, text, found) for keys, text in written for found in _LABEL.finditer(text)]
@@ -229,7 +234,7 @@ def _label_of_pair_missing(page: Page) -> Iterator[Finding]:
             yield finding("", saw, field=other)
 
 
-@query("PF240", "the labels of question and answer are in different languages")
+@query("PF240", "the labels of the question and the answer are in different languages")
 def _cue_of_another_language(page: Page) -> Iterator[str | Finding]:
     cue = page.cue.name if page.cue is not None else ""
     asked = {one.name: _languages("question_labels", one.name) for one in page.layout.labels}
@@ -241,9 +246,9 @@ def _cue_of_another_language(page: Page) -> Iterator[str | Finding]:
     into = {found.casefold() for found in _INTO.findall(page.study.own_text)} & set(languages)
     source = next((one for one in page.layout.labels[:-1] if one.name == cue and one.value), None)
     if cue.casefold() in languages and source is not None and len(page.layout.labels) == len((source, page.cue)):
-        yield finding("the question and the answer are labelled with the same language", f"{cue}: … {cue}:")
+        yield finding("the labels of the question and the answer name the same language", f"{cue}: … {cue}:")
     if cue.casefold() in languages and into and cue.casefold() not in into:
-        saw = f"into {', '.join(sorted(into)).title()}, but the label is {cue.title()}:"
+        saw = f"'into {', '.join(sorted(into)).title()}', but the label is '{cue.title()}:'"
         yield finding("the prompt requests one language, but the answer label names another", saw)
 
 
@@ -282,13 +287,14 @@ def _label_before_other_column(page: Page) -> Iterator[Finding]:
 
 @query("PF242", "the description is repeated in the question", asked_first, name="repeated-text")
 def _repeated_description(page: Page) -> Iterator[str]:
-    """Report a text that the prompt shows twice, for example in the description and in the question.
+    """Report a text that is in the prompt twice, for example in the description and in the question.
 
-    Why: the prompt begins with the same sentence twice, and each few-shot example repeats it.
+    Why: if a sentence is both in the description and in `doc_to_text`, the prompt begins with this sentence twice. Each
+    few-shot example repeats it once more.
 
-    Fix: keep the text in one of the two places.
+    Fix: remove the text from one of the two places.
 
-    Real: 45 kmmlu_cot_hard tasks of lm-evaluation-harness 0.4.13.
+    Real: lm-evaluation-harness 0.4.13, in 45 kmmlu_cot_hard tasks.
     """
     described = [span for span in page.instance.prompts[0].spans if span.origin.part == "description"]
     lead = " ".join("".join(span.text for span in described).split())
@@ -297,7 +303,7 @@ def _repeated_description(page: Page) -> Iterator[str]:
         yield lead
 
 
-@query("PF242", "a text of the data is shown twice in the question", lambda study: own(study)[:1])
+@query("PF242", "a text of the data is printed twice in the question", lambda study: own(study)[:1])
 def _text_shown_twice(page: Page) -> Iterator[Finding]:
     values = {name: value.strip() for name, value in page.instance.doc.items() if isinstance(value, str)}
     fields = [span.origin.field for span in page.message.content]
@@ -348,10 +354,10 @@ def _sentence_cut_off(text: Text) -> Iterator[str]:
 
 @query("PF235", "", texts, every=True, name="unbalanced-pairs")
 def _unbalanced_quotes(text: Text) -> Iterator[Finding]:
-    """Report half of a pair in the task's own text, such as a quotation or bold text that is not closed.
+    """Report a bracket, quotation mark or tag in the task's own text that is opened but not closed.
 
-    Why: a typo such as `Answer with "yes or no.` is in every prompt. Nothing is reported if the prompt ends with the
-    open quotation: the answer is expected to close it.
+    Why: a typo such as `Answer with "yes or no.` is in every prompt. If the prompt ends with an opening quotation mark,
+    nothing is reported: the answer may close the quotation.
 
     Fix: close the quotation, bracket or tag.
 

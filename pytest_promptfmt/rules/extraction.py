@@ -28,20 +28,20 @@ _NUMBERS: Final = ("42", "18")
 
 @rule("PF112", "filters-without-generation", severity=Severity.ERROR, family=Family.CONFIG)
 def filters_without_generation(study: Study) -> Iterator[Finding]:
-    """Report filters that look for an answer in a task that generates nothing.
+    """Report filters that search for an answer, if the task generates no text.
 
-    Why: lm-eval also applies filters to log-likelihoods. A regex finds nothing in them, and returns its fallback for
-    every choice. Scoring then fails at the end of the run.
+    Why: lm-eval applies filters to log-likelihoods, too. A regex finds no match in these numbers, so it returns its
+    fallback text for every choice. Scoring then fails at the end of the run.
 
     Fix: remove `filter_list`, or set `output_type: generate_until`.
 
-    Real: generation tasks of which only the `output_type` was changed to multiple choice.
+    Real: generation tasks that were turned into multiple choice by changing only `output_type`.
     """
     task = study.task
     is_known = study.renders_fields and task.output_type != "other"
     if task.filter_list and not study.generates and is_known and looks_for_answers(task):
         saw = f"output_type: {task.output_type}"
-        yield finding("a filter looks for an answer, but nothing is generated", saw, "filter_list")
+        yield finding("a filter searches for an answer, but the task generates no text", saw, "filter_list")
 
 
 @rule("PF501", "exact-match-keeps-space", severity=Severity.WARNING, family=Family.EXTRACTION)

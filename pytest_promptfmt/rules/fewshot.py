@@ -197,7 +197,7 @@ def _in_one_file(task: Task, *keys: tuple[str, ...]) -> bool:
     return len({position.path for position in positions if position is not None}) <= 1
 
 
-@query("PF242", "a few-shot example is shown twice", given_shots)
+@query("PF242", "the prompt contains a few-shot example twice", given_shots)
 def _shot_repeated(page: Page) -> Iterator[Finding]:
     at = ("fewshot_config", "samples") if page.study.task.fewshot.samples is not None else ("fewshot_split",)
     texts = [f"{shot.question}{shot.answer}".strip() for shot in page.shots]

@@ -376,24 +376,24 @@ def _questions(study: Study) -> LocalDocs:
     try:
         are_rendered = len(docs) == len(study.instances)
         return LocalDocs(docs, study.scoring_of_prompts.questions if are_rendered else questions_of(study.bound, docs))
-    except PromptfmtError:
-        pass
+    except PromptfmtError as error:
+        failure = error  # which names the doc
     questions: list[Question] = []
     for doc in docs:
         try:
             questions += questions_of(study.bound, [doc])
-        except PromptfmtError as error:
-            return LocalDocs(docs, questions, error)
+        except PromptfmtError:
+            return LocalDocs(docs, questions, failure)
     return LocalDocs(docs, questions)
 
 
 @also("PF109", severity=Severity.ERROR)
 def later_doc_fails(study: Study) -> Iterator[Finding]:
-    """Report a template or function that fails on a local doc outside the rendered ones."""
+    """Report a template or function that fails on a local doc that is not in the snapshot."""
     local = local_questions(study)
     number = len(local.questions)
     if local.failure is not None and number >= len(study.real_docs):
-        failure, message = local.failure, "a doc outside the snapshot cannot be rendered"
+        failure, message = local.failure, "a doc after those of the snapshot cannot be rendered"
         yield finding(message, failure.message, failure.position, number, do=failure.hint or "")
 
 

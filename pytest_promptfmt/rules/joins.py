@@ -114,28 +114,30 @@ def _wrong(study: Study, name: str) -> Iterator[Finding]:
 def double_delimiter(study: Study) -> Iterator[Finding]:
     """Report too much whitespace between two texts, such as two spaces between question and answer.
 
-    Why: the target delimiter, a space by default, is added to every choice. If the question ends with a space as well,
-    two spaces come before the scored `Paris`. Most tokenizers encode two spaces differently from one. Training text
-    hardly ever has two spaces there. If the question ends with a newline, the line of the answer begins with a space.
+    Why: lm-eval adds the target delimiter, a space by default, before every choice. If the prompt ends with a space as
+    well, there are two spaces before a choice such as `Paris`. Most tokenizers encode two spaces differently from one,
+    and training text hardly ever has two spaces in such a place. If the prompt ends with a newline, the answer is on a
+    new line, with a space before it.
 
     Fix: remove the trailing whitespace from `doc_to_text`, or set `target_delimiter: ""`.
 
-    Real: lm-evaluation-harness #3526 (gsm8k_cot_llama), and 447 tasks of its 0.4.13.
+    Real: lm-evaluation-harness #3526 (gsm8k_cot_llama), and 447 tasks of release 0.4.13.
     """
     yield from _wrong(study, "double_delimiter")
 
 
 @rule("PF202", "space-at-edge", severity=Severity.WARNING, family=Family.PROMPT, fix=without_trailing_space)
 def trailing_space(study: Study) -> Iterator[Finding]:
-    """Report whitespace at an edge of a prompt, such as a space at the end of a prompt for generation.
+    """Report whitespace at the start or end of a prompt, such as a space at the end before the model generates.
 
-    Why: in most tokenizers a word includes the space before it. After a prompt that ends with a space, the model must
-    begin with a token that it hardly ever saw there. Completions get worse or start with a second space. If the task
-    has no docs, the rule checks the literal text at the end of its Python code.
+    Why: in most tokenizers, the token of a word includes the space before the word. If the prompt already ends with a
+    space, the model must begin with a token that it hardly ever saw after a space. Its completions get worse, or start
+    with a second space. If Python code makes the prompt and the task has no docs, the rule checks the last text in the
+    code.
 
     Fix: remove the space at the end of the template.
 
-    Real: lm-evaluation-harness #3795 (fda, squad_completion), and about a thousand tasks of its 0.4.13.
+    Real: lm-evaluation-harness #3795 (fda, squad_completion), and about a thousand tasks of release 0.4.13.
     """
     yield from _wrong(study, "trailing_space")
 
@@ -144,12 +146,12 @@ def trailing_space(study: Study) -> Iterator[Finding]:
 def glued_description(study: Study) -> Iterator[Finding]:
     r"""Report two texts that meet without a space or newline, such as a description and the first question.
 
-    Why: lm-eval puts nothing between `description` and what follows. If the description does not end with a newline,
-    the prompt reads `…the correct letter.Question: Which…`.
+    Why: lm-eval puts nothing between `description` and the text after it. If the description does not end with a
+    newline, the prompt is `…the correct letter.Question: Which…`.
 
     Fix: end the description with `"\n\n"`, in double quotes; a YAML block scalar (`|`) keeps only one newline.
 
-    Real: lm-evaluation-harness #2334 (mmlu_pro), and 689 tasks of its 0.4.13.
+    Real: lm-evaluation-harness #2334 (mmlu_pro), and 689 tasks of release 0.4.13.
     """
     yield from _wrong(study, "glued_description")
 

@@ -30,11 +30,12 @@ _DEFAULT_METRICS: Final[Mapping[str, tuple[str, ...]]] = {
 
 @rule("PF131", "unresolved-member", severity=Severity.ERROR, family=Family.NAMES, scope="file")
 def unresolved_member(view: FileView) -> Iterator[Finding]:
-    """Report a member of a group that no task file and no harness defines.
+    """Report a member of a group that neither a task file nor the harness defines.
 
-    Why: lm-eval cannot load the group, but reports this only when the group is run. The harness is the checkout around
-    the file, otherwise the installed lm-eval. Without a harness the member may be a task of lm-eval, so the finding is
-    only an info. It is a warning if one of your tasks has a similar name.
+    Why: lm-eval cannot load the group, but reports this only when it runs the group. The harness is the lm-eval
+    checkout that contains the file, or otherwise the installed lm-eval. If there is no harness, the member may still be
+    a task of lm-eval, so the finding is only an info. If one of your tasks has a similar name, the finding is a
+    warning.
 
     Fix: use the name of a task, tag or group.
 
@@ -63,11 +64,11 @@ def _number_of(members: Any, name: str) -> int:
 def hidden_name(view: FileView) -> Iterator[Finding]:
     """Report a name that lm-eval drops because it is already used.
 
-    Why: tasks, groups and tags share one namespace. If two have the same name, only one can be run: since lm-eval
-    0.4.12 that of the first file, in earlier releases that of the file which the file system lists last. A tag with the
-    name of a group collects no tasks.
+    Why: tasks, groups and tags share one namespace. If two of them have the same name, only one can be run. Since
+    lm-eval 0.4.12, this is the one in the first file. In earlier releases, it is the one in the file that the file
+    system lists last. A tag with the name of a group contains no tasks.
 
-    Fix: rename one of them.
+    Fix: rename one of the two.
 
     Real: lm-evaluation-harness #3343 (longbench2), #3394 (mmlu_redux), storycloze_2018.
     """
@@ -78,7 +79,7 @@ def hidden_name(view: FileView) -> Iterator[Finding]:
             continue
         first = duplicate.first.position
         message = f"the name of this {duplicate.dropped.kind} is already used by a {duplicate.first.kind}"
-        do = f"rename one of them; the other is at {first}" if first is not None else ""
+        do = f"rename one of the two; the other one is at {first}" if first is not None else ""
         yield finding(message, duplicate.name, duplicate.dropped.position, do=do)
     if view.file.kind == "group":
         return
@@ -93,15 +94,15 @@ def hidden_name(view: FileView) -> Iterator[Finding]:
 
 @rule("PF133", "group-metric-without-member", severity=Severity.ERROR, family=Family.NAMES, scope="file")
 def group_metric(view: FileView) -> Iterator[Finding]:
-    """Report a group that averages a metric or filter that none of its members has.
+    """Report a group that averages a metric or filter which none of its members has.
 
     Why: lm-eval averages the results that the members report as `metric,filter`. If no member has such a result, the
-    row of the group stays empty, without an error. Without a `filter_list`, lm-eval 0.4.13 takes the filters of the
-    members. Groups inside the group are checked as well.
+    row of the group stays empty, and lm-eval reports no error. If an entry has no `filter_list`, lm-eval 0.4.13 uses
+    the filters of the members. The rule checks nested groups as well.
 
     Fix: use a metric and a filter pipeline that the members have.
 
-    Real: thirteen registry bugs of lm-evaluation-harness were of this kind, PF131 or PF132.
+    Real: thirteen bugs of lm-evaluation-harness, which PF131, PF132 or PF133 would have found.
     """
     if view.file.kind == "group":
         yield from _averages(view, view.config, ())
@@ -177,13 +178,14 @@ def _tasks_of(members: Any, index: TaskIndex) -> Sequence[YamlFile]:
 def unlike_siblings(view: FileView) -> Iterator[Finding]:
     """Report a task of a group that differs from all its siblings in the value of one key.
 
-    Why: tasks of a family are copies. A correction that misses one file leaves its old column, label set or stop.
-    Siblings are in the same folder, and include the same file. Of at least five siblings, all but one must agree. A
-    task that differs in several keys is of another kind, and is not reported.
+    Why: the tasks of a family are copies. If a correction misses one file, that file keeps the old column, labels or
+    stop sequence. Siblings are tasks that are in the same folder and include the same file. The rule needs at least
+    five siblings, of which all but one agree. A task that differs in several keys is probably different on purpose, so
+    it is not reported.
 
     Fix: use the value of the other tasks, unless the difference is intended.
 
-    Real: lm-evaluation-harness #3465 (mgsm in one of several languages).
+    Real: lm-evaluation-harness #3465 (one language of mgsm).
     """
     names = _named_members(view)
     of_groups = {name for name in names if (entry := view.index.find(name)) is None or entry.kind == "group"}
@@ -238,9 +240,10 @@ def _reported(config: Mapping[Any, Any]) -> set[tuple[str, str]] | None:
 def swapped_letters(study: Study) -> Iterator[Finding]:
     """Report a task name with swapped letters, compared with the path of its file.
 
-    Why: a search for `translation` does not find `trasnlation`, and groups with the correct spelling do not load.
+    Why: a search for `translation` does not find `trasnlation`, and a group that spells the name correctly does not
+    load.
 
-    Fix: use the spelling of the file or folder, or rename those.
+    Fix: use the spelling of the file or folder, or rename the file or folder.
 
     Real: lm-evaluation-harness #3824 (20 DarijaBench tasks).
     """
@@ -253,7 +256,10 @@ def swapped_letters(study: Study) -> Iterator[Finding]:
         twin = letters.get("".join(sorted(word.lower())))
         if twin is not None and word.lower() not in known:
             yield finding(
-                "a word of the name has swapped letters", word, "task", do=f"did you mean {twin!r}, as in the path?"
+                "two letters are swapped in a word of the task's name",
+                word,
+                "task",
+                do=f"did you mean {twin!r}, as in the path?",
             )
 
 
@@ -276,4 +282,5 @@ def group_remark(view: FileView) -> Iterator[Finding]:
         severity = None if loses_member else Severity.WARNING
         if view.index.harness is not None and view.index.harness.reads_early_yaml:
             severity = Severity.INFO  # which has other rules
-        yield finding(re.sub(r"'[^']*'", "…", note), note, view.yaml.locate(("group",)), severity=severity)
+        message = "lm-eval refuses a member of the group" if loses_member else "lm-eval ignores a part of the group"
+        yield finding(message, note, view.yaml.locate(("group",)), severity=severity)

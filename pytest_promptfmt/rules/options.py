@@ -72,15 +72,15 @@ def _first_two(study: Study) -> Sequence[Page]:
     name="uneven-labels-and-options",
 )
 def _labels_out_of_order(page: Page) -> Iterator[str]:
-    """Report options with wrong labels, a wrong number or a wrong order, such as labels that are not consecutive.
+    """Report options with wrong labels or in the wrong order, or a wrong number of options.
 
-    Why: `loop.index` counts from 1, so `'ABCD'[loop.index]` begins with B. `chr(64 + i)` begins with `@` if `i` counts
-    from 0. A counter that is set inside a Jinja loop never changes, so all options have the same label. The scored
-    labels then belong to other options.
+    Why: in Jinja, `loop.index` counts from 1, so `'ABCD'[loop.index]` begins with B. If `i` counts from 0, `chr(64 +
+    i)` begins with `@`. If a template sets a counter inside a loop, the counter never changes, so all options have the
+    same label. In all three cases, the scored labels do not fit the options.
 
     Fix: compute the label from the index of the option, as in `'ABCD'[loop.index0]` or `chr(65 + i)`.
 
-    Real: labels made of a counter, as in most templates with a loop.
+    Real: labels that are computed from a counter, as in most templates with a loop.
     """
     labels = page.listing.labels if page.listing is not None else []
     # listed twice, which PF242 reports, or a text that another one contains, and which its line has as well
@@ -114,7 +114,7 @@ def _printed_options(study: Study) -> list[tuple[str, str]]:
     return [one for one in found if all(kind(one[0]) == kind(found[0][0]) for kind in (str.isdigit, str.isupper))]
 
 
-@error_query("PF249", "the labels of the options are not in order", task)
+@error_query("PF249", "the labels of the options in the template are not in order", task)
 def _template_labels_out_of_order(study: Study) -> Iterator[str]:
     labels = [label for label, _ in _printed_options(study)]
     if len(labels) < _FEWEST_OPTIONS or labels[0] not in "Aa1" or any(_labels_out_of_order(study)):
@@ -134,9 +134,9 @@ def _columns_in_other_order(study: Study) -> Iterator[str]:
         yield ", ".join(listed)
 
 
-@error_query("PF249", "an option prints another column than its siblings", task, at="doc_to_text")
+@error_query("PF249", "an option prints the wrong column", task, at="doc_to_text")
 def _option_of_another_kind(study: Study) -> Iterator[str]:
-    """Report the question, or another column, in the place of an option whose own column is printed elsewhere."""
+    """Report an option that prints another column, although its own column is printed elsewhere."""
     listed = [value for _, value in _printed_options(study)]
     kinds = [_NUMBERED.fullmatch(value) or _ELEMENT.fullmatch(value) for value in listed]
     usual = next((place for place, kind in enumerate(kinds) if kind is not None), 0)
@@ -146,7 +146,7 @@ def _option_of_another_kind(study: Study) -> Iterator[str]:
         ending = kinds[usual].end(2) - 1  # type: ignore[union-attr]  # some are of one kind
         own = f"{listed[usual][:ending]}{chr(ord(listed[usual][ending]) + place - usual)}{listed[usual][ending + 1 :]}"
         if re.search(rf"\{{\{{-? *{re.escape(own)} *-?\}}\}}", question_template(study)) is not None:
-            yield f"{{{{{listed[place]}}}}} in the place of {{{{{own}}}}}"
+            yield f"{{{{{listed[place]}}}}} is printed where {{{{{own}}}}} is expected"
 
 
 @error_query("PF242", "two options print the same column", task)
@@ -171,7 +171,7 @@ def _options_listed_twice(page: Page) -> Iterator[Finding]:
 
 @error_query("PF249", "", _first_two, at="doc_to_choice")
 def _options_in_other_order(page: Page) -> Iterator[Finding]:
-    """Report options in another order than their column, if the gold answer is a position in the column."""
+    """Report options that are not in the order of their column, if the gold answer is a position in this column."""
     place = _place_of_gold(page)
     if place is None:
         return
@@ -200,7 +200,7 @@ def _place_of_gold(page: Page) -> str | None:
 
 @error_query("PF249", "", _first_two, at="doc_to_choice")
 def _shown_unlike_scored(page: Page) -> Iterator[Finding]:
-    """Report options whose texts are scored, if one is listed but not scored, or is scored at another position."""
+    """Report options of which one is listed but not scored, or is scored at another position."""
     written, scored = page.study.written, page.scored
     listed = [option.text.strip() for option in page.layout.listed]
     are_texts = isinstance(written.doc_to_choice, str) and len(set(scored)) == len(scored) > 1
@@ -219,7 +219,7 @@ def _shown_unlike_scored(page: Page) -> Iterator[Finding]:
         yield finding("an option is listed, but not scored", saw)
     elif by_place and listed != scored:
         saw = f"{', '.join(listed)[:60]} are listed, but {', '.join(scored)[:60]} are scored"
-        yield finding("the choices are listed in one order, but scored in another", saw)
+        yield finding("the order of the choices in the prompt differs from their order in doc_to_choice", saw)
 
 
 @error_query(
@@ -238,7 +238,7 @@ def _option_not_listed(page: Page) -> Iterator[Finding]:
 
 @error_query("PF249", "", at="doc_to_choice")
 def _labels_unlike_listed_labels(page: Page) -> Iterator[Finding]:
-    """Report scored labels of another kind than the labels in the prompt."""
+    """Report scored labels that differ from the labels in the prompt."""
     study, layout = page.study, page.layout
     labels = [choice.strip("().") for choice in page.scored] or _letters_written(study)
     are_letters = all(len(one) == 1 for one in labels) and len(set(labels)) == len(labels)
@@ -251,9 +251,9 @@ def _labels_unlike_listed_labels(page: Page) -> Iterator[Finding]:
     is_same = is_fixed or all(len(listed_labels(one)) > len(labels) for one in study.real_instances)
     message = do = ""
     if study.has_choices and is_same and len(listed) > len(labels) and listed[: len(labels)] == labels:
-        message, do = "there are more listed options than scored labels", "score a label for each option"
+        message, do = "the prompt lists more options than there are scored labels", "score a label for each option"
     elif study.has_choices and is_fixed and 1 < len(listed) < len(labels) and listed == labels[: len(listed)]:
-        message = "there are more scored labels than listed options"
+        message = "there are more scored labels than options in the prompt"
     elif len(listed) == len(labels) and listed != labels:
         is_same_set = not follow_each_other(labels) and {*listed} == {*labels}
         is_reversed = _place_of_gold(page) is not None and labels == listed[::-1] and len(labels) > _LEAST
@@ -310,7 +310,7 @@ def _letters_written(study: Study) -> list[str]:
 
 @error_query("PF249", "", lambda study: first(study) if study.has_real_docs and not study.is_multimodal else ())
 def _options_not_shown(page: Page) -> Iterator[Finding]:
-    """Report a prompt that requests the letter of an option and lists no options."""
+    """Report a prompt that requests the letter of an option, but lists no options."""
     study, instance, text = page.study, page.instance, first_text(page.instance)
     if study.generates:
         scored = {str(one.target).strip() for one in study.real_instances}

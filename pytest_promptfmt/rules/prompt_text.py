@@ -45,11 +45,13 @@ _TOPICS: Final = ("subject", "topic", "category", "language", "domain", "source_
 _CODE: Final = re.compile(r"\b(?:def|class|return|import|int|void|function)\b|```|[;{}][ \t]*$", re.MULTILINE)
 
 
-@query("PF246", "a sentence of the prompt has a name with underscores", asked_first)
+@query("PF246", "a sentence of the prompt contains a name with underscores", asked_first)
 def _raw_key(page: Page) -> Iterator[Finding]:
     found = _RAW_KEY.search(page.study.own_text)
     if found is not None:
-        yield finding("", found[1], "description", do="write words instead of this name")
+        yield finding(
+            "", found[1], "description", do="replace the name with words: abstract algebra, not abstract_algebra"
+        )
     for before, span in pairwise(page.instance.prompts[0].spans if page.study.has_real_docs else ()):
         if span.origin.field and _KEY_VALUE.fullmatch(span.text) and re.search(r"[a-z] \Z", before.text):
             yield finding("", span.text, field=span.origin.field)
@@ -90,15 +92,16 @@ def python_value(value: Any, text: str) -> str | None:
 
 @error_query("PF245", "a Python object is printed instead of text", task, name="python-printed")
 def _object_printed(study: Study) -> Iterator[Finding]:
-    """Report a Python object that is printed instead of a text: a method, a generator, the view of a mapping.
+    """Report a Python object that is printed instead of a text: a method, a generator, or the view of a mapping.
 
-    Why: `{{passage.items}}` is the method `items` of the mapping, not its key. The filter `map` of Jinja returns a
-    generator. The prompt then shows `<generator object …>` instead of the text, often with another address in every
-    run.
+    Why: in Jinja, `{{passage.items}}` is the method `items` of the mapping `passage`, not the value of its key `items`.
+    Jinja's filter `map` returns a generator. The prompt then contains `<generator object …>` instead of the text, often
+    with a different address in every run.
 
-    Fix: add `| join(', ')` to a list or generator. For a column named `items`, write `passage['items']`.
+    Fix: add `| join(', ')` to a list or generator. If a key has the name of a method, such as `items`, write
+    `passage['items']`.
 
-    Real: keys of data that are named like methods of Python: `items`, `values`, `title`, `count`, `index`.
+    Real: data with keys that are also names of Python methods: `items`, `values`, `title`, `count`, `index`.
     """
     for instance in study.instances[:2]:
         shown = [(span.text, span.origin.keys or ("doc_to_text",)) for span in own_spans(study, instance)]
@@ -114,13 +117,13 @@ def _object_printed(study: Study) -> Iterator[Finding]:
 def _name_not_filled_in(study: Study) -> Iterator[Finding]:
     """Report a placeholder that was not filled in, such as `%(question)s`, `${subject}` or `{doc["subject"]}`.
 
-    Why: prompts are often copied from harnesses with other placeholders. In Python, a string without the `f` before it
-    keeps its braces, too. The model then reads the name instead of the text. `{name}` is reported if your docs have a
-    column `name`.
+    Why: prompts are often copied from harnesses that use another syntax for placeholders. In Python, an f-string
+    without its `f` keeps the braces, too. The model then gets the name instead of the text. `{name}` is reported if
+    your docs have a column `name`.
 
     Fix: use `{{name}}` in templates, and an f-string in Python.
 
-    Real: templates taken over from harnesses that fill in `{question}`, `%s` or `${question}`.
+    Real: templates copied from harnesses with placeholders such as `{question}`, `%s` or `${question}`.
     """
     for instance in study.instances[:1]:
         for span in own_spans(study, instance):
@@ -181,7 +184,7 @@ def _indentation_of_code(page: Page) -> Iterator[str]:
 
 @query(
     "PF280",
-    "the description is about the benchmark, but it is in every prompt",
+    "the description is in every prompt, but it describes the benchmark to people",
     task,
     at="description",
     name="description-for-readers",
@@ -189,10 +192,10 @@ def _indentation_of_code(page: Page) -> Iterator[str]:
 def _description_for_readers(study: Study) -> Iterator[str]:
     """Report a `description` that describes the benchmark to people.
 
-    Why: lm-eval prints the description before the first few-shot example of every prompt. The purpose of the task and
-    its paper belong in `metadata` or a README.
+    Why: lm-eval prints the description at the start of every prompt. Text about the purpose of the task, or about its
+    paper, belongs in `metadata` or a README.
 
-    Fix: move the text into a comment, and tell the model what to do.
+    Fix: move the text into a comment, and write an instruction for the model instead.
 
     Real: lm-evaluation-harness #3442 (uncheatable_eval, in review).
     """
@@ -220,7 +223,7 @@ def _description_of_another_task(study: Study) -> Iterator[str | Finding]:
         yield f"the description names {', '.join(sorted(described)).title()}, but the task is {study.task.name}"
     if len(of_task) == 1 and isinstance(name, str) and languages.get(name.casefold()) not in (None, *of_task):
         saw = f"dataset_name is {name}, but the task is {study.task.name}"
-        yield finding("dataset_name and task name have different languages", saw, "dataset_name")
+        yield finding("dataset_name and the name of the task are of different languages", saw, "dataset_name")
 
 
 @query("PF240", "a label is misspelled: a letter is missing, or two letters are swapped")

@@ -187,9 +187,9 @@ def unknown_ignore(ignores: Ignores) -> Iterator[Finding]:
 
     Why: a misspelled code ignores nothing. The finding that it should hide is still reported.
 
-    Fix: use the code of a rule or a prefix; `promptfmt explain` lists them.
+    Fix: use the code of a rule, such as PF201, or the start of codes, such as PF2; `promptfmt explain` lists all codes.
 
-    Real: the same in every linter with ignores; ruff has RUF100 for it.
+    Real: every linter with ignores has this problem; ruff reports it as RUF100.
     """
     for code in ignores.unknown:
         yield finding("unknown rule code in ignore", code, (*_IGNORE, code))
@@ -204,7 +204,7 @@ def unused_ignore(ignores: Ignores) -> Iterator[Finding]:
 
     Fix: remove the code from `ignore`.
 
-    Real: the same in every linter with ignores; ruff has RUF100 for it.
+    Real: every linter with ignores has this problem; ruff reports it as RUF100.
     """
     for code in ignores.unused:
         yield finding("the ignored code matches no finding", code, (*_IGNORE, code))
@@ -214,7 +214,8 @@ def unused_ignore(ignores: Ignores) -> Iterator[Finding]:
 def failed_rule(ignores: Ignores) -> Iterator[Finding]:
     """Report a rule that raised an exception.
 
-    Why: a failed rule must not stop the run. Without this finding, it would look like a rule that found nothing.
+    Why: a failed rule must not stop the run. Without this finding, a failed rule would look like a rule that found
+    nothing.
 
     Fix: fix the rule, or ignore it; if it is built in, report a bug.
     """

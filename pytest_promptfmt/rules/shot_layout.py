@@ -238,7 +238,9 @@ def _empty_label(page: Page) -> Iterator[Finding]:
             yield finding("", f"{label.name}{label.colon}", field=named)
 
 
-@query("PF203", "no newline between two few-shot examples of several lines", with_shots, at="fewshot_delimiter")
+@query(
+    "PF203", "no newline between few-shot examples, although each has several lines", with_shots, at="fewshot_delimiter"
+)
 def _shots_on_one_line(page: Page) -> Iterator[str]:
     delimiter = page.study.task.fewshot_delimiter
     if delimiter.isspace() and "\n" not in delimiter and page.shots and "\n" in page.text.strip():

@@ -61,13 +61,15 @@ def _known_names(study: Study, finding: Finding) -> Fix | None:
 def scoring_fails(study: Study) -> Iterator[Finding]:
     """Report a task whose filters or metrics raise an exception for a gold answer.
 
-    Why: filters, metrics and `process_results` run at the end of an evaluation, often hours after its start. An
-    exception there loses all results. Therefore each gold answer is filtered and scored once. With synthetic docs,
-    parts that depend on the texts of docs are not tried. Metrics of Hugging Face evaluate are not loaded.
+    Why: filters, metrics and `process_results` run at the end of an evaluation, often hours after its start. If they
+    raise an exception, all results are lost. Therefore this rule filters and scores each gold answer once. If the docs
+    are synthetic, it skips all parts that depend on their texts. It does not load metrics of the Hugging Face library
+    `evaluate`.
 
     Fix: correct the argument, pattern, function or metric that raises the error.
 
-    Real: lm-evaluation-harness #3353 (aime: process_results), and metrics with an argument that their function lacks.
+    Real: lm-evaluation-harness #3353 (aime: process_results), and metrics with an argument that their function does not
+    take.
     """
     failure = scoring_failure(study)
     if failure is not None and not any(missing_function(study)):  # PF104 reports a function that is not there
@@ -153,7 +155,7 @@ def _unknown_metrics(task: Task) -> Iterator[Finding]:
             continue
         hint = did_you_mean(name, METRICS) if len(name) > _SHORT or is_misspelt(name, METRICS) else None
         if hint is not None:
-            error = f"lm-eval has no metric {name!r} and looks for it in Hugging Face evaluate"
+            error = f"lm-eval has no metric {name!r}, so it searches the Hugging Face library evaluate"
             yield replace(_finding("the metrics are looked up", error, ("metric_list", index)), do=hint)
 
 

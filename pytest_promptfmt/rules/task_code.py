@@ -29,8 +29,8 @@ _PRINTED: Final = re.compile(r"%(?:\(\w+\))?[sd]")
 def missing_function(study: Study) -> Iterator[Finding]:
     """Report a `!function` that the file next to the YAML does not define.
 
-    Why: prompts render without metrics, filters and result functions. A missing function is only noticed when lm-eval
-    builds the task. To find it here, the file is parsed, not run.
+    Why: rendering a prompt does not need metrics, filters or result functions. So if one of them is missing, nobody
+    notices until lm-eval builds the task. This rule parses the Python file, and does not run it.
 
     Fix: define or import the function in that file.
 
@@ -97,12 +97,12 @@ def _parsed(file: Path, _stamp: tuple[int, int]) -> ast.Module:
 def missing_package(study: Study) -> Iterator[Finding]:
     """Report Python code of a task that imports a missing package.
 
-    Why: the module is imported without the package, so that prompts can be linted. Code that uses the package is not
-    tested; most often this is scoring. lm-eval does not load the task at all.
+    Why: this plugin imports the task's module without the package, so that it can lint the prompts. Code that uses the
+    package, mostly scoring, is not tested. lm-eval itself does not load such a task at all.
 
-    Fix: install the package where the task is tested.
+    Fix: install the package in the environment that runs the tests.
 
-    Real: minerva_math and leaderboard_math of lm-evaluation-harness need sympy and math_verify to score.
+    Real: lm-evaluation-harness's minerva_math and leaderboard_math, which score with sympy and math_verify.
     """
     if study.failure is not None:
         return  # which reports what is missing

@@ -44,7 +44,7 @@ _WITH_BACKSLASHES: Final = partial(rewritten, change=lambda text: text.translate
 
 @also("PF246", severity=Severity.ERROR)
 def markup_not_rendered(study: Study) -> Iterator[Finding]:
-    """Report Jinja in a place that lm-eval does not render."""
+    """Report Jinja in a key that lm-eval does not render."""
     for keys, text in study.strings:
         if _NOT_RENDERED.fullmatch(".".join(map(str, keys))) and _MARKUP.search(text):
             words = [str(each) for each in keys if isinstance(each, str)]
@@ -77,7 +77,7 @@ def python_braces(study: Study) -> Iterator[Finding]:
 
 @also("PF246", severity=Severity.ERROR, fix=_WITHOUT_QUOTES)
 def quoted_name(study: Study) -> Iterator[Finding]:
-    """Report `{{'name'}}`, which prints the word `name` and not the column."""
+    """Report `{{'name'}}`, which prints the word `name`, not the column."""
     columns = set(study.docs.columns) if study.docs is not None else set()
     for template in study.templates:
         for text in template.text.quoted:
@@ -92,7 +92,7 @@ def quoted_name(study: Study) -> Iterator[Finding]:
 
 @also("PF125", severity=Severity.ERROR)
 def constant_field(study: Study) -> Iterator[Finding]:
-    """Report a field mapping that looks like a column but is not one of the docs' columns."""
+    """Report a field, such as `doc_to_text`, that looks like the name of a column which the docs do not have."""
     if not study.has_real_docs or study.docs is None:
         return
     for template in study.templates:
@@ -103,7 +103,7 @@ def constant_field(study: Study) -> Iterator[Finding]:
         if isinstance(choices, list) and source in choices:
             continue  # the same answer for every doc, on purpose
         if _COLUMN_LIKE.fullmatch(source) and not (template.keys[-1] == "doc_to_text" and study.is_multimodal):
-            message = f"{template.keys[-1]} names no column, so every doc gets the same text"
+            message = f"{template.keys[-1]} does not name a column, so every doc gets this text"
             yield finding(message, source, template.keys, do=f"use a column: {', '.join(study.docs.columns[:8])}")
 
 
@@ -111,12 +111,13 @@ def constant_field(study: Study) -> Iterator[Finding]:
 def constant_prompt(study: Study) -> Iterator[Finding]:
     """Report a task with the same prompt for every doc.
 
-    Why: the model gets one question many times. The template names no column, or does not write it as `{{ column }}`.
-    It is not reported if PF246 names the cause, or if the docs have the same text in all used columns.
+    Why: the model gets the same question many times. Either the template names no column, or it does not write the
+    column as `{{ column }}`. Nothing is reported if PF246 already names the cause, or if all docs have the same texts
+    in the columns that the template uses.
 
     Fix: add the columns of the question with `{{name}}`.
 
-    Real: lm-evaluation-harness #3944; xlsum in its 0.4.13.
+    Real: lm-evaluation-harness #3944, and its task xlsum in 0.4.13.
     """
     if study.is_multimodal or not (study.generates or study.has_choices):
         return
@@ -161,14 +162,14 @@ def _with_newlines(study: Study, finding: Finding) -> Fix | None:
 
 @rule("PF126", "literal-newline", severity=Severity.ERROR, family=Family.TEMPLATES, fix=_with_newlines)
 def literal_newline(study: Study) -> Iterator[Finding]:
-    r"""Report a literal backslash and n instead of a newline.
+    r"""Report the two characters `\n` (a backslash and an n) in the place of a newline.
 
-    Why: in YAML only double quotes turn `\n` into a newline. In single quotes, without quotes and in block scalars
-    it stays two characters, and the model sees `\n` in its prompt.
+    Why: in YAML only double quotes turn `\n` into a newline. In single quotes, in block scalars and without quotes, it
+    stays a backslash and an n. The model then sees these two characters in its prompt.
 
     Fix: use double quotes, or a block scalar with real newlines.
 
-    Real: lm-evaluation-harness #3273 (34 LongBench tasks), #3102; 189 tasks of its 0.4.13.
+    Real: lm-evaluation-harness #3273 (34 LongBench tasks), #3102; in all, 189 tasks of release 0.4.13.
     """
     places = [
         (template.keys, constant)
@@ -213,15 +214,15 @@ def control_character(study: Study) -> Iterator[Finding]:
     for keys, text in study.strings:
         found = _CONTROL.search(text)
         if found is not None:
-            yield finding(f"control character U+{ord(found[0]):04X}", around(text, found), keys)
+            yield finding(f"the text contains the control character U+{ord(found[0]):04X}", around(text, found), keys)
 
 
 @rule("PF129", "unknown-decontamination-column", severity=Severity.WARNING, family=Family.TEMPLATES)
 def unknown_decontamination_column(study: Study) -> Iterator[Finding]:
     """Report a `doc_to_decontamination_query` that is not a column of the docs.
 
-    Why: the query is only used for decontamination, so the mistake is noticed late. Without docs of your own, the rule
-    reports a column that no prompt, choice or answer uses. It reports nothing if code makes the docs.
+    Why: only decontamination uses this key, so the mistake is noticed late. If the task has no docs of your own, the
+    rule reports a column that no prompt, choice or answer uses. If code makes the docs, the rule reports nothing.
 
     Fix: use a column, or write a template.
 

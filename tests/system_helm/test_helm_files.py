@@ -193,9 +193,9 @@ def test_deviations_are_understood_and_named(tmp_path: Path) -> None:
     found = read(tmp_path, {"adapter_spec": spec, "request_states": [state()]})
     assert (adapter_of(found).spec.input_prefix, adapter_of(found).spec.max_tokens) == ("Q: ", 7)
     assert [(code, each.saw) for code, each in deviations(found)] == [
-        ("PF151", "read as input_prefix"),
+        ("PF151", "this plugin treats it as input_prefix"),
         ("PF151", ""),
-        ("PF151", "max_new_tokens is read as adapter_spec.max_tokens"),
+        ("PF151", "this plugin treats max_new_tokens as adapter_spec.max_tokens"),
         ("PF153", "this plugin assumes generation"),
     ]
 
@@ -310,7 +310,7 @@ def test_instances_to_evaluate_without_training_split_show_no_shots(tmp_path: Pa
     found = read(tmp_path, {"adapter_spec": spec, "request_states": states})
     assert [instance.prompts[0].text.count("Input: ") for instance in found.tasks[0].render()] == [1, 1]
     assert [each.message for _, each in deviations(found)] == [
-        "no instance is in the split train, so there are no shots"
+        "no instance is in the split 'train', so there are no shots"
     ]
 
 

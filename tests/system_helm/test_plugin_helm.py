@@ -52,12 +52,12 @@ def test_a_file_as_data_providers_write_it_is_shown_checked_and_scored(project: 
     said = written.stdout.str()
     lines = (FIXTURES / "whereabouts.json").read_text("utf-8").split("\n")
     for code, key, saw in (
-        ("PF151", "instance_prefixw", "read as instance_prefix"),
-        ("PF151", "ouput_format", "read as output_format"),
-        ("PF151", "temperature", "temperature is read as adapter_spec.temperature"),
+        ("PF151", "instance_prefixw", "this plugin treats it as instance_prefix"),
+        ("PF151", "ouput_format", "this plugin treats it as output_format"),
+        ("PF151", "temperature", "this plugin treats temperature as adapter_spec.temperature"),
         ("PF152", "adapter_spec", "remove comments"),
         ("PF153", "adapter_spec", "this plugin assumes generation"),
-        ("PF154", "max_train_instances", "there are 1 of 6 needed instances: 5 for shots"),
+        ("PF154", "max_train_instances", "5 instances for shots and 1 for a question are needed"),
         ("PF155", "request_states", "move result out of request"),
         ("PF163", "reference_prefix", "'A. '"),
     ):

@@ -53,8 +53,8 @@ def class_rule(code: str, name: str, severity: Severity) -> Callable[[Check], An
 def shot_unlike_candidate(study: Study, found: TaskClass) -> Iterator[Finding]:
     """Report shots that show an answer without the space that the scored candidates begin with.
 
-    Why: the shots show `Answer:B`, but `Answer: B` is scored. They teach the model to answer without the space, which
-    makes every candidate less likely. A template that strips every turn hides the difference.
+    Why: the shots show `Answer:B`, but `Answer: B` is scored. The shots teach the model to answer without the space.
+    This makes every candidate less likely. If a chat template strips every turn, the difference is hidden.
 
     Fix: let `_get_fewshot_target_text` return exactly the candidate's text.
 
@@ -81,16 +81,16 @@ def shot_unlike_candidate(study: Study, found: TaskClass) -> Iterator[Finding]:
 
 @class_rule("PF752", "shot-without-cue", Severity.WARNING)
 def shot_without_cue(study: Study, found: TaskClass) -> Iterator[Finding]:
-    r"""Report shots without the cue, and questions that already end with it.
+    r"""Report shots without the cue for the answer, and questions that already end with the cue.
 
-    Why: eval-framework adds the cue to the evaluated question, but not to the shots: the few-shot target must contain
-    it. Otherwise shots end with `…\nB`, and the question ends with `…\nAnswer:`. If the text of the question already
-    ends with the cue, the prompt has it twice.
+    Why: eval-framework adds the cue to the evaluated question, but not to the shots. So the text of a shot's answer
+    must begin with the cue. Otherwise shots end with `…\nB`, but the question ends with `…\nAnswer:`. If the question
+    itself already ends with the cue, the prompt has the cue twice.
 
     Fix: let `_get_fewshot_target_text` return the cue (such as `Answer:`) and then the answer. If the question already
-    ends with the cue, remove it there.
+    ends with the cue, remove the cue from the question.
 
-    Real: GSM8KBPB in eval-framework, where `Answer:Answer:` was found and fixed.
+    Real: Eval-framework's GSM8KBPB, which once printed `Answer:Answer:`.
     """
     for instance in study.demonstrated[:1]:
         cue = _cue(instance).strip()
@@ -109,7 +109,7 @@ def shot_without_cue(study: Study, found: TaskClass) -> Iterator[Finding]:
         for shot in shots_of(instance):
             if shot.answer is not None and not shot.answer.lstrip().startswith(cue):
                 yield finding(
-                    "a shot lacks the cue that the question has",
+                    "a shot has no cue before its answer, but the question has one",
                     f"in the shot, {shot.answer!r} follows {shot.question[-20:]!r} without {cue!r}",
                     found.line_of("_get_fewshot_target_text"),
                     instance,
@@ -122,12 +122,13 @@ def shot_without_cue(study: Study, found: TaskClass) -> Iterator[Finding]:
 def hook_changes_doc(study: Study, found: TaskClass) -> Iterator[Finding]:
     """Report a hook that modifies its doc.
 
-    Why: eval-framework passes the same row to all hooks and reuses it as a shot of other docs. A modified row is also
-    modified there, so a prompt depends on which docs came before it. This plugin gives hooks copies.
+    Why: eval-framework passes the same row to all hooks, and uses it again as a shot of other docs. If a hook modifies
+    the row, these other prompts change, too. So a prompt depends on which docs came before it. This plugin itself
+    passes copies to the hooks.
 
     Fix: copy the doc before you change it.
 
-    Real: shots in eval-framework are the rows themselves, not copies.
+    Real: eval-framework, which uses the rows themselves as shots, not copies.
     """
     if found.kind != "hooks" or not study.real_docs:
         return
@@ -159,7 +160,7 @@ def no_revision_lock_file(_study: Study, found: TaskClass) -> Iterator[Finding]:
     """Report a subclass of eval-framework's BaseTask without REVISION_LOCKFILE.
 
     Why: eval-framework 0.15.4 reads this attribute when it builds a task, and there is no default. Even the class in
-    its guide raises an AttributeError. This plugin sets the attribute to None.
+    eval-framework's guide raises an AttributeError. When this plugin builds a class, it sets the attribute to None.
 
     Fix: set `REVISION_LOCKFILE = None`, or the path of a lock file.
 
@@ -169,7 +170,9 @@ def no_revision_lock_file(_study: Study, found: TaskClass) -> Iterator[Finding]:
 
     if misses_lock_file(found.found):
         yield finding(
-            "eval-framework 0.15.4 cannot build a class without REVISION_LOCKFILE", found.name, found.position
+            "eval-framework 0.15.4 cannot build this class, because it has no REVISION_LOCKFILE",
+            found.name,
+            found.position,
         )
 
 
@@ -178,14 +181,14 @@ def no_revision_lock_file(_study: Study, found: TaskClass) -> Iterator[Finding]:
 
 @class_rule("PF753", "probability-mass-of-text", Severity.ERROR)
 def probability_mass_of_text(study: Study, found: TaskClass) -> Iterator[Finding]:
-    """Report a probability-mass metric with a ground truth that is a single text.
+    """Report a metric for probability mass, if the ground truth is a single text.
 
     Why: eval-framework's ProbabilityMass and ProbabilityMassNorm assert that the ground truth is a list. The run stops
     with an AssertionError after the model has answered.
 
     Fix: let `_get_ground_truth` return a list with the text, and define `_get_fewshot_target_text`.
 
-    Real: the guide of eval-framework recommends the two together.
+    Real: the guide of eval-framework, which recommends such a metric with a text as ground truth.
     """
     used = [name for name in _metrics(found) if name in _MASS]
     for instance in study.instances if used else ():
@@ -201,12 +204,13 @@ def probability_mass_of_text(study: Study, found: TaskClass) -> Iterator[Finding
 
 @class_rule("PF754", "no-abstention-candidate", Severity.WARNING)
 def no_abstention_candidate(study: Study, found: TaskClass) -> Iterator[Finding]:
-    """Report TernaryScore or DistributionalCorrectnessScore if the last candidate is an ordinary answer.
+    """Report TernaryScore and DistributionalCorrectnessScore if the last candidate is an ordinary answer.
 
-    Why: both metrics treat the last candidate as "I don't know", even if it is an answer. Without an abstention,
-    choosing the last option costs nothing, even if it is wrong.
+    Why: both metrics treat the last candidate as "I don't know", even if it is an answer. If the candidates have no
+    abstention, a model loses nothing when it chooses the last option, even if that option is wrong.
 
-    Fix: add the abstention as the last candidate in `_get_possible_completions`, or use another metric.
+    Fix: add a text such as " I don't know." as the last candidate in `_get_possible_completions`, or use another
+    metric.
 
     Real: the formulas of both metrics in eval-framework 0.15.4.
     """
@@ -216,7 +220,7 @@ def no_abstention_candidate(study: Study, found: TaskClass) -> Iterator[Finding]
         golds = instance.target if isinstance(instance.target, list) else [instance.target]
         if candidates and (candidates[-1] in golds or not _ABSTENTION.search(candidates[-1])):
             yield finding(
-                f"{used[0]} treats the last candidate as an abstention, but it is an ordinary answer",
+                f"{used[0]} takes the last candidate for 'I do not know', but it is an ordinary answer",
                 repr(list(candidates)),
                 found.line_of("_get_possible_completions"),
                 instance,
@@ -226,14 +230,14 @@ def no_abstention_candidate(study: Study, found: TaskClass) -> Iterator[Finding]
 
 @class_rule("PF755", "abstention-quoted-differently", Severity.WARNING)
 def abstention_quoted_differently(study: Study, found: TaskClass) -> Iterator[Finding]:
-    """Report an abstention that the prompt quotes differently from the scored candidate.
+    """Report an answer such as "I don't know", if the prompt quotes it differently from the scored candidate.
 
     Why: for example, the prompt allows the answer 'I don't know', but " I don't know." is scored. A model that follows
-    the prompt gives the full stop little probability.
+    the prompt gives little probability to the full stop.
 
-    Fix: quote the candidate exactly, or score the quoted text.
+    Fix: quote the candidate exactly in the prompt, or score the text that the prompt quotes.
 
-    Real: pattern 4 of the guide of eval-framework, and its tasks GPQA_IDK and ARC_IDK.
+    Real: pattern 4 of eval-framework's guide, and its tasks GPQA_IDK and ARC_IDK.
     """
     for instance in study.instances[:1]:
         candidates = candidates_of(instance)
@@ -245,7 +249,7 @@ def abstention_quoted_differently(study: Study, found: TaskClass) -> Iterator[Fi
         quoted = re.search(f"[{_QUOTES}]([^\\w\\n]?{re.escape(core)}[^\\w\\n]{{0,2}}?)[{_QUOTES}]", text)
         if quoted is not None and quoted[1] != last:
             yield finding(
-                "the prompt quotes the abstention differently from the scored candidate",
+                "the prompt quotes an answer differently from the scored candidate",
                 f"{quoted[1]!r} is quoted, but {candidates[-1]!r} is scored",
                 found.line_of("_get_initial_prompt_text"),
                 instance,
@@ -256,11 +260,11 @@ def abstention_quoted_differently(study: Study, found: TaskClass) -> Iterator[Fi
 def unscored_metric(_study: Study, found: TaskClass) -> Iterator[Finding]:
     """Report unknown metrics of a task class.
 
-    Why: rules about scoring and runs with a model only use metrics that this plugin knows by name.
+    Why: rules about scoring, and runs with a model, use only the metrics that this plugin knows by name.
 
-    Fix: ignore this rule if the metric is your own: only you can compute it.
+    Fix: if the metric is your own, ignore this rule: this plugin cannot compute the metric.
 
-    Real: metrics that run code or ask a judge.
+    Real: metrics that run code or call a judge model.
     """
     from pytest_promptfmt.systems.eval_framework.metric_classes import COMPLETION_METRICS, LIKELIHOOD_METRICS
 

@@ -248,10 +248,10 @@ class _Reader:
                 if is_misspelled
                 else "remove it from files for HELM"
             )
-            saw = "read as output_format" if is_misspelled else ""
+            saw = "this plugin treats it as output_format" if is_misspelled else ""
         elif (meant := ALIASES.get(key) or _near(key)) is not None and meant not in self.values:
             self.values[meant] = self._checked(key, value, meant)
-            saw, do = f"read as {meant}", f"did you mean {meant!r}?"
+            saw, do = f"this plugin treats it as {meant}", f"did you mean {meant!r}?"
         else:
             do = did_you_mean(key, _FIELDS) or f"remove the key; known keys are {', '.join(_FIELDS)}"
         message = f"unknown key {key!r} in adapter_spec"
@@ -277,7 +277,7 @@ class _Reader:
         self.values[name] = value
         return Finding(
             message="HELM refuses decoding_parameters in adapter_spec",
-            saw=f"{key} is read as adapter_spec.{name}",
+            saw=f"this plugin treats {key} as adapter_spec.{name}",
             do="move the parameters to adapter_spec itself",
             keys=("adapter_spec", *keys),
         )

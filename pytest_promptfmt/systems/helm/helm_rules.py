@@ -53,14 +53,15 @@ def _helm_rule(code: str, name: str, *, severity: Severity) -> Callable[[_HelmRu
 
 @_helm_rule("PF151", "helm-unknown-key", severity=Severity.WARNING)
 def helm_unknown_key(file: AdapterFile) -> Iterator[Finding]:
-    r"""Report an unknown key of a HELM adapter file, and how it was read.
+    r"""Report an unknown key of a HELM adapter file, and the known key that this plugin used instead.
 
-    Why: HELM 0.5.16 refuses an adapter with an unknown key, and a misspelled field gets its default.
-    Decoding parameters belong next to the other fields, not in a separate mapping.
+    Why: HELM 0.5.16 refuses an adapter with an unknown key. Programs that ignore unknown keys use the default of the
+    misspelled field. Decoding parameters, such as the temperature, belong directly in `adapter_spec`, not in a mapping
+    inside it.
 
-    Fix: use HELM's name of the key.
+    Fix: use HELM's name for the key.
 
-    Real: a format for data providers derived from HELM's (instance_prefixw, ouput_format).
+    Real: a format for data providers that was derived from HELM's (`instance_prefixw`, `ouput_format`).
     """
     yield from file.read.deviations
     for key in file.top:
@@ -72,8 +73,8 @@ def helm_unknown_key(file: AdapterFile) -> Iterator[Finding]:
             )
     if "answer_mapping" in file.top or file.first.has_answer_mapping:
         yield finding(
-            "HELM's name of answer_mapping is output_mapping",
-            "read as output_mapping",
+            "HELM calls the key answer_mapping output_mapping",
+            "this plugin treats it as output_mapping",
             do="rename the key to output_mapping",
         )
 
@@ -82,12 +83,12 @@ def helm_unknown_key(file: AdapterFile) -> Iterator[Finding]:
 def helm_not_json(file: AdapterFile) -> Iterator[Finding]:
     """Report a HELM adapter file with comments, trailing commas or other JSON5 syntax, or with a repeated key.
 
-    Why: HELM and most other programs read only plain JSON and fail at the first comment. If a key is repeated, they
+    Why: HELM and most other programs read only plain JSON. They fail at the first comment. If a key is repeated, they
     silently use its last value.
 
     Fix: remove comments, trailing commas and repeated keys.
 
-    Real: a format for data providers whose specification is written with comments.
+    Real: a format for data providers whose specification has JSON with comments.
     """
     if file.whole is None:
         return
@@ -98,16 +99,16 @@ def helm_not_json(file: AdapterFile) -> Iterator[Finding]:
         yield finding(
             f"the key {name!r} is repeated, and only the last value counts",
             at=("adapter_spec", name),
-            do="remove the others",
+            do=f"remove all but one {name!r}",
         )
 
 
 @_helm_rule("PF153", "helm-method-inferred", severity=Severity.WARNING)
 def helm_method_inferred(file: AdapterFile) -> Iterator[Finding]:
-    """Report an adapter without a method, which is inferred from the instances.
+    """Report an adapter without a method, so that this plugin has to infer one from the instances.
 
-    Why: HELM has no default method and refuses such an adapter. One more reference in one instance can change the
-    inferred method.
+    Why: HELM has no default method, so it refuses such an adapter. One more reference in a single instance can change
+    the inferred method.
 
     Fix: set `method`.
 
@@ -115,7 +116,7 @@ def helm_method_inferred(file: AdapterFile) -> Iterator[Finding]:
     """
     if file.read.method_is_inferred:
         yield finding(
-            "the adapter has no method, so HELM refuses it",
+            "adapter_spec has no method, so HELM refuses the file",
             f"this plugin assumes {file.spec.method}",
             "adapter_spec",
             do=f'write "method": "{file.spec.method}"',
@@ -126,12 +127,12 @@ def helm_method_inferred(file: AdapterFile) -> Iterator[Finding]:
 def helm_splits(file: AdapterFile) -> Iterator[Finding]:
     """Report instances from which HELM would draw no shots, or too few.
 
-    Why: HELM draws shots from the instances of the split `train`, and evaluates those of `valid` and `test`. If there
-    are no such instances, this plugin draws shots from all, and does not evaluate the drawn ones.
+    Why: HELM draws shots from the instances of the split `train`, and evaluates the instances of `valid` and `test`. If
+    no instance has a split, this plugin draws the shots from all instances, and evaluates the others.
 
     Fix: set `"split": "train"` for the shots, or lower max_train_instances.
 
-    Real: HELM warns "only 0 training instances, wanted 5" and continues without.
+    Real: HELM warns "only 0 training instances, wanted 5" and continues without shots.
     """
     if not file.has_states:
         return
@@ -147,7 +148,7 @@ def helm_splits(file: AdapterFile) -> Iterator[Finding]:
     if not file.draws_from_all:
         if not file.has_train and not file.first.has_prompts:
             yield finding(
-                "no instance is in the split train, so there are no shots",
+                "no instance is in the split 'train', so there are no shots",
                 f"max_train_instances {wanted}",
                 _SHOTS,
                 do='set "split": "train" for the shots, or max_train_instances to 0',
@@ -155,14 +156,14 @@ def helm_splits(file: AdapterFile) -> Iterator[Finding]:
     elif count < wanted + 1:
         yield finding(
             "too few instances for max_train_instances",
-            f"there are {count} of {wanted + 1} needed instances: {wanted} for shots, 1 for a question",
+            f"{wanted} instances for shots and 1 for a question are needed, but there are {count} in all",
             _SHOTS,
             do="add instances, or lower max_train_instances",
         )
     else:
         yield finding(
-            "HELM draws shots from the split train, but no instance is in it",
-            f"{wanted} of the instances are drawn as shots and not evaluated",
+            "HELM draws shots from the split 'train', but no instance is in this split",
+            f"this plugin uses {wanted} of the instances as shots, and does not evaluate them",
             (_STATES,),
             do='set "split": "train" for the shots and "split": "test" for the others',
         )
@@ -170,28 +171,29 @@ def helm_splits(file: AdapterFile) -> Iterator[Finding]:
 
 @_helm_rule("PF155", "helm-nested-result", severity=Severity.WARNING)
 def helm_nested_result(file: AdapterFile) -> Iterator[Finding]:
-    """Report results inside `request`, where HELM does not look for them.
+    """Report results inside `request`, where HELM ignores them.
 
-    Why: HELM reads `result` next to `request`. Programs differ in how they read a file with both.
+    Why: HELM expects `result` next to `request`, not inside it. If a file has `result` in both places, programs differ
+    in which one they use.
 
     Fix: move `result` out of `request`.
 
     Real: a format for data providers derived from HELM's.
     """
     if file.first.has_nested_results:
-        yield finding("results are inside `request`, where HELM does not read them", at=(_STATES,))
+        yield finding("results are inside `request`, where HELM ignores them", at=(_STATES,))
 
 
 @_helm_rule("PF156", "helm-labels-run-out", severity=Severity.ERROR)
 def helm_labels_run_out(file: AdapterFile) -> Iterator[Finding]:
-    """Report labels that run past Z, z or 9 into punctuation.
+    """Report options whose labels are punctuation, because `Z`, `z` or `9` was not the last label.
 
-    Why: HELM takes the next label by code point. The label after `Z. ` is `[. `, and the one after `9) ` is `:) `. The
-    answer mapping expects exactly these labels.
+    Why: HELM's next label is the character with the next code point. The label after `Z. ` is `[. `, and the label
+    after `9) ` is `:) `. HELM counts an answer only if it is such a label.
 
     Fix: set `reference_prefix_characters` to a list with a label for each reference.
 
-    Real: HELM 0.5.16 with eleven references and `1) `, or twenty-eight and `A. `.
+    Real: HELM 0.5.16 with eleven references and the prefix `1) `, or twenty-eight references and `A. `.
     """
     if not file.spec.is_joint or file.spec.reference_prefix_characters:
         return
@@ -204,7 +206,7 @@ def helm_labels_run_out(file: AdapterFile) -> Iterator[Finding]:
     if odd:
         yield finding(
             "an instance has too many references, so some labels are punctuation",
-            f"{most} references have the labels {labels[0]} to {labels[-1]}"[:_SHOWN],
+            f"the labels of {most} references are {labels[0]!r} to {labels[-1]!r}"[:_SHOWN],
             (_SPEC, "reference_prefix"),
         )
 
@@ -234,20 +236,20 @@ def helm_prefix_replaced(file: AdapterFile) -> Iterator[Finding]:
         except ValueError:
             return
         yield finding(
-            "HELM replaces every occurrence of the label's letter in reference_prefix",
-            f"{prefix!r} becomes {second!r}",
+            "HELM changes a letter of reference_prefix everywhere, not only in the label",
+            f"{prefix!r} becomes {second!r} for the second reference",
             (_SPEC, "reference_prefix"),
         )
 
 
 @_helm_rule("PF158", "helm-stop-dropped", severity=Severity.WARNING)
 def helm_stop_dropped(file: AdapterFile) -> Iterator[Finding]:
-    r"""Report stop sequences of a method that never sends them.
+    r"""Report stop sequences, if the method of the adapter never sends any.
 
-    Why: HELM's joint multiple choice always sends an empty list of stop sequences. Only max_tokens ends the completion.
-    If max_tokens is above 1, the model writes more than the label, and the completion matches no option.
+    Why: In multiple choice, HELM always sends an empty list of stop sequences to the model. Only `max_tokens` ends the
+    completion. If `max_tokens` is above 1, the model writes more than the label, so the completion matches no option.
 
-    Fix: set max_tokens to 1, or set an output_mapping_pattern that finds the label.
+    Fix: set `max_tokens` to 1, or set an `output_mapping_pattern` that finds the label.
 
     Real: HELM 0.5.16, MultipleChoiceJointAdapter.
     """
@@ -263,12 +265,12 @@ def helm_stop_dropped(file: AdapterFile) -> Iterator[Finding]:
 
 @_helm_rule("PF159", "helm-gold-normalised-away", severity=Severity.WARNING)
 def helm_gold_normalised_away(file: AdapterFile) -> Iterator[Finding]:
-    """Report a correct answer that HELM's quasi metrics ignore completely, and options that become equal.
+    """Report a correct answer of which HELM's quasi metrics compare nothing, and options that become equal.
 
-    Why: the quasi metrics drop articles and ASCII punctuation. The answer `A` becomes an empty text, which is a prefix
-    of every completion; `-5` and `5` become equal.
+    Why: metrics such as `quasi_exact_match` remove articles and ASCII punctuation before they compare. The answer `A`
+    becomes an empty text, and every completion begins with an empty text. The answers `-5` and `5` become equal.
 
-    Fix: use answers with more than articles and punctuation, or score only by exact_match.
+    Fix: use answers that are more than an article or punctuation, or score only with `exact_match`.
 
     Real: HELM 0.5.16: quasi_prefix_exact_match of `A` and `Berlin` is 1.
     """
@@ -283,7 +285,7 @@ def helm_gold_normalised_away(file: AdapterFile) -> Iterator[Finding]:
         for index in correct:
             if not normalised(texts[index]):
                 yield finding(
-                    "HELM's quasi metrics ignore every character of a correct answer",
+                    "HELM's quasi metrics remove all characters of a correct answer",
                     repr(texts[index])[:_SHOWN],
                     ("request_states", row.number, "instance", "references", index),
                 )
@@ -292,7 +294,7 @@ def helm_gold_normalised_away(file: AdapterFile) -> Iterator[Finding]:
             same = others.get(normalised(texts[index]))
             if normalised(texts[index]) and same is not None and same != texts[index]:
                 yield finding(
-                    "HELM's quasi metrics do not distinguish a correct and a wrong reference",
+                    "HELM's quasi metrics do not distinguish a correct from a wrong reference",
                     f"{texts[index]!r} and {same!r}"[:_SHOWN],
                     ("request_states", row.number, "instance", "references", index),
                     do="use references that differ in more than case, articles and punctuation",
@@ -301,10 +303,10 @@ def helm_gold_normalised_away(file: AdapterFile) -> Iterator[Finding]:
 
 @rule("PF160", "helm-question-cut", severity=Severity.ERROR, family=Family.HELM)
 def helm_question_cut(study: Study) -> Iterator[Finding]:
-    """Report a prompt whose question and answer cue are cut off by the model's window.
+    """Report a prompt that loses the end of its question because it is longer than the model's window.
 
-    Why: HELM drops shots until a prompt fits. When none are left, it cuts the end of the text: the model gets
-    half a question and no answer cue.
+    Why: HELM drops shots until the prompt fits. When no shots are left, it cuts off the end of the text. The model then
+    gets half a question and no answer cue.
 
     Fix: shorten the instance, lower max_tokens, or use a model with a larger window.
 
@@ -327,15 +329,15 @@ def helm_question_cut(study: Study) -> Iterator[Finding]:
 
 @_helm_rule("PF161", "helm-scored-tail", severity=Severity.WARNING)
 def helm_scored_tail(file: AdapterFile) -> Iterator[Finding]:
-    r"""Report prefixes and suffixes that make HELM score tokens outside the reference.
+    r"""Report prefixes and suffixes that make HELM score other tokens than those of the reference.
 
-    Why: the separate methods count the tokens of a space and the reference, and score the same number of tokens at the
-    end of the prompt. These are the tokens of the reference only if output_prefix ends with a space and nothing follows
-    the answer.
+    Why: hELM's separate methods count the tokens of the reference with a space before it. They then score this number
+    of tokens at the end of the prompt. These are the right tokens only if `output_prefix` ends with a space, and no
+    text follows the answer.
 
-    Fix: end output_prefix with a space, and make output_suffix and global_suffix empty.
+    Fix: end `output_prefix` with a space, and make `output_suffix` and `global_suffix` empty.
 
-    Real: HELM 0.5.16 with its own defaults, `Output: ` and `\n`: off by one token.
+    Real: HELM 0.5.16 with its default prefix `Output: ` and its default suffix `\n`: off by one token.
     """
     if not file.spec.is_separate:
         return
@@ -356,12 +358,12 @@ def helm_scored_tail(file: AdapterFile) -> Iterator[Finding]:
 
 @_helm_rule("PF162", "helm-labels-never-map", severity=Severity.ERROR)
 def helm_labels_never_map(file: AdapterFile) -> Iterator[Finding]:
-    """Report instances with several correct labels, which HELM maps to nothing.
+    """Report instances with several correct labels, for which HELM counts no answer as correct.
 
-    Why: with multi_label, shots show answers such as `A, C`. The mapping has only single labels, so a model that
-    answers like this scores 0.
+    Why: with `multi_label`, shots have answers such as `A, C`. HELM recognizes only single labels in the model's
+    answer. So a model that answers like the shots scores 0.
 
-    Fix: set `method` to generation, or tag only one reference as correct.
+    Fix: set `method` to `generation`, or tag only one reference as correct.
 
     Real: HELM 0.5.16, MultipleChoiceJointAdapter and compute_reference_metrics.
     """
@@ -370,7 +372,7 @@ def helm_labels_never_map(file: AdapterFile) -> Iterator[Finding]:
     for row in file.first.rows:
         if len(row.correct) > 1:
             yield finding(
-                "several labels are correct, but HELM scores answers with several labels as 0",
+                "several labels are correct, but HELM gives 0 to any answer with several labels",
                 str(row.labels(file.spec).get("label", "")),
                 (_SPEC, "multi_label"),
             )
@@ -379,21 +381,21 @@ def helm_labels_never_map(file: AdapterFile) -> Iterator[Finding]:
 
 @_helm_rule("PF163", "helm-prefix-unused", severity=Severity.WARNING)
 def helm_prefix_unused(file: AdapterFile) -> Iterator[Finding]:
-    """Report a reference prefix without effect, because the method lists no references.
+    """Report a reference prefix that has no effect, because the method lists no references in the prompt.
 
-    Why: readers mistake the file for multiple choice. A joint method would use the prefix, but would also show the only
-    reference, which is the answer.
+    Why: readers think that the file is multiple choice. A joint method would use the prefix. But it would also print
+    the only reference, and this is the answer.
 
     Fix: remove `reference_prefix`.
 
-    Real: a format for data providers whose example has a reference_prefix but is not multiple choice.
+    Real: a format for data providers, whose example has a `reference_prefix` but is not multiple choice.
     """
     if file.spec.is_joint or file.spec.method == "ranking_binary":
         return
     written = file.top.get(_SPEC)
     if isinstance(written, dict) and "reference_prefix" in written:
         yield finding(
-            f"the method {file.spec.method} does not use reference_prefix",
+            f"reference_prefix has no effect if the method is {file.spec.method}",
             repr(written["reference_prefix"]),
             (_SPEC, "reference_prefix"),
         )
