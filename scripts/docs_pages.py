@@ -58,8 +58,8 @@ def index_page(rules: Iterable[Rule]) -> str:
         "# Every rule",
         "",
         "A finding with severity error fails the test. Warnings are printed at the end of the run. Infos are printed",
-        "only with `-v`. [Rules](../rules.md) explains how to select, ignore and write rules. Each rule has a page with",
-        "examples. These show only the keys of a task that matter for the rule.",
+        "only with `-v`. [Rules](../rules.md) explains how to select, ignore and write rules. Each rule has a page",
+        "with examples. These show only the keys of a task that matter for the rule.",
         "",
     ]
     ordered = sorted(rules, key=lambda rule: rule.code)
