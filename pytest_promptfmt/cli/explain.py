@@ -191,7 +191,7 @@ def catalogue(formats: Iterable[Format]) -> str:
     for format_ in formats:
         scorer = make_scorer(format_.scorer, format_.choice_labels)
         facts = [f"Output type `{format_.output_type}`."]
-        facts += [f"Scorer `{scorer.name}`: reads {scorer.extracts}."] if scorer is not None else []
+        facts += [f"The scorer `{scorer.name}` extracts {scorer.extracts}."] if scorer is not None else []
         facts += [format_.notes] if format_.notes else []
         facts += [f"Source: {format_.citation}."] if format_.citation else []
         lines = [f"### `{format_.name}`", "", format_.summary, "", "```text", sample(format_), "```", ""]

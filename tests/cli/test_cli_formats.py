@@ -41,7 +41,7 @@ def test_every_known_format_is_shown_once_under_its_origin() -> None:
 def test_sample_scorer_notes_and_source_are_shown() -> None:
     shown = promptfmt("formats", "generate", "mmlu").stdout
     assert "\nA. Berlin\n" in shown
-    assert "Scorer `first_token`: reads the label at the start of the response" in shown
+    assert "The scorer `first_token` extracts the label at the start of the response" in shown
     assert "\nThe following are multiple choice questions (with answers) about  geography.\n" in shown
     assert "Source: Hendrycks et al." in shown
     assert "`cloze`" not in shown
