@@ -10,7 +10,7 @@ from typing import Final
 
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
 from pytest_promptfmt.rules.page import Page, Text, asked_first, known, part_of, query, task, texts
-from pytest_promptfmt.rules.rule_registry import also
+from pytest_promptfmt.rules.rule_registry import also, reads_names
 from pytest_promptfmt.rules.rule_views import (
     COLUMN,
     SHOWN,
@@ -150,6 +150,7 @@ def _carriage_return(study: Study) -> Iterator[Finding]:
                 yield finding("", around(prompt.text, at, 20, 10), span, instance, span=(at, at + 1))
 
 
+@reads_names
 @also("PF247")
 def invisible_character(study: Study) -> Iterator[Finding]:
     """Report an invisible character in a template or choice, such as a zero-width space or a byte order mark."""

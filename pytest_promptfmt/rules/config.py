@@ -16,7 +16,7 @@ from pytest_promptfmt.core.task import FunctionRef, leaves
 from pytest_promptfmt.core.yaml_parser import MAX_BYTES
 from pytest_promptfmt.rules import Family, FileView, Finding, Severity, Study, rule
 from pytest_promptfmt.rules.fixes import Fix, anything, respelt
-from pytest_promptfmt.rules.rule_registry import also
+from pytest_promptfmt.rules.rule_registry import also, reads_names
 from pytest_promptfmt.rules.rule_views import finding, pattern, words
 from pytest_promptfmt.study.layout import layout_of
 from pytest_promptfmt.systems import known_systems
@@ -168,6 +168,7 @@ def unknown_own_key(study: Study) -> Iterator[Finding]:
             yield finding("unknown key of metadata.promptfmt", str(key), ("metadata", "promptfmt", str(key)), do=do)
 
 
+@reads_names
 @rule("PF116", "docs-of-another-split", severity=Severity.WARNING, family=Family.CONFIG)
 def docs_of_another_split(study: Study) -> Iterator[Finding]:
     """Report a docs file for a split that the task does not evaluate.

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -16,7 +15,7 @@ from pytest_promptfmt.core.finding import Family, Finding, Reported, Severity, i
 from pytest_promptfmt.core.limits import time_limit
 from pytest_promptfmt.core.profile import Profile
 from pytest_promptfmt.rules.documentation import remedy_of
-from pytest_promptfmt.rules.rule_registry import Rule, RuleFunction, Scope, effect_of
+from pytest_promptfmt.rules.rule_registry import Rule, RuleFunction, Scope, effect_of, is_about_content
 from pytest_promptfmt.rules.rule_selection import Ignores, Selection, written_ignores
 from pytest_promptfmt.rules.rule_views import FileView
 from pytest_promptfmt.study import ProfileView, Study
@@ -27,13 +26,6 @@ _MOST_PER_RULE: Final = 250
 
 _TRIED_APART: Final[frozenset[Scope]] = frozenset({"scoring", "model"})
 """Scopes of rules that are applied by other items than the lint."""
-
-_ABOUT_NAMES: Final = frozenset(
-    {"missing_function", "missing_package", "word_stripped", "texts_without_space", "docs_of_another_split"}
-    | {"description_of_another_task", "swapped_letters", "control_character", "invisible_character"}
-    | {"markup_not_rendered", "order_of_a_set"}
-)
-"""The functions of rules that read names, places in files, or code; the others read only texts and docs."""
 
 _MILDER: Final = {Severity.ERROR: 0, Severity.WARNING: 1, Severity.INFO: 2}
 
@@ -152,12 +144,6 @@ def _is_tried_with_scoring(part: Rule) -> bool:
     return part.scope == "scoring" or (part.scope == "task" and part.scores)
 
 
-@cache
-def _is_about_content(function: RuleFunction) -> bool:
-    """Return whether a rule about tasks or profiles finds the same in tasks that differ only in their names."""
-    return function.__module__.startswith(f"{__package__}.") and function.__name__ not in _ABOUT_NAMES
-
-
 def _limit(study: Study) -> AbstractContextManager[None]:
     task = study.given
     return time_limit(study.settings.time_limit, f"checking {task.id}", task.position("doc_to_text"))
@@ -227,7 +213,7 @@ class _Run:
         except Exception as error:
             self.crashes.append((rule.code, f"{type(error).__name__}: {error}"))
         else:
-            if _is_about_content(rule.function) and all(one.finding.position is None for one in kept.values()):
+            if is_about_content(rule.function) and all(one.finding.position is None for one in kept.values()):
                 known[rule.function] = tuple(one.finding for one in kept.values())
         return kept.values()
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 from pytest_promptfmt.core.errors import Position, did_you_mean, is_misspelt
 from pytest_promptfmt.core.task import FunctionRef
 from pytest_promptfmt.rules import Family, FileView, Finding, Severity, Study, rule
-from pytest_promptfmt.rules.rule_registry import also
+from pytest_promptfmt.rules.rule_registry import also, reads_names
 from pytest_promptfmt.rules.rule_views import finding, words
 from pytest_promptfmt.study.configuration import read_template
 from pytest_promptfmt.tasks import GROUP_KEYS, TaskIndex, YamlFile, names_its_sets, tags_of
@@ -236,6 +236,7 @@ def _reported(config: Mapping[Any, Any]) -> set[tuple[str, str]] | None:
     return {(metric, str(name)) for metric in names for name in filters}
 
 
+@reads_names
 @rule("PF135", "swapped-letters", severity=Severity.WARNING, family=Family.NAMES)
 def swapped_letters(study: Study) -> Iterator[Finding]:
     """Report a task name with swapped letters, compared with the path of its file.

@@ -20,7 +20,7 @@ from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
 from pytest_promptfmt.rules.extraction import Filters, Misread, filters_of, scored_answers
 from pytest_promptfmt.rules.fixes import nothing, rewritten
 from pytest_promptfmt.rules.page import Text, error_query, query, task
-from pytest_promptfmt.rules.rule_registry import also
+from pytest_promptfmt.rules.rule_registry import also, reads_names
 from pytest_promptfmt.rules.rule_views import finding, mapped
 from pytest_promptfmt.rules.task_code import parsed
 from pytest_promptfmt.tasks import FilterPipeline, functions_of, looks_for_answers, pipelines_of
@@ -79,6 +79,7 @@ def _escape_doubled(pattern: Text) -> Iterator[str]:
     yield from [pattern.text] if _DOUBLED.search(pattern.text) else ()
 
 
+@reads_names
 @also("PF502")
 def word_stripped(study: Study) -> Iterator[Finding]:
     """Report `strip` with a word in the Python code of a task: it removes each of its letters, not the word."""
@@ -105,6 +106,7 @@ def _stripped_words(tree: ast.Module) -> tuple[tuple[ast.Call, str], ...]:
     return tuple((call, text) for call, text in texts if isinstance(text, str))
 
 
+@reads_names
 @also("PF608")
 def order_of_a_set(study: Study) -> Iterator[Finding]:
     """Report a list that code of the prompt, choices or target makes of a set of texts."""

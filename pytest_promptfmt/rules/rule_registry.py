@@ -87,6 +87,7 @@ class Rule:
 
 _rules: dict[str, Rule] = {}
 _parts: dict[str, list[Rule]] = {}
+_with_names: set[RuleFunction] = set()
 
 
 def rule(
@@ -156,6 +157,17 @@ def also(
         return function
 
     return register
+
+
+def reads_names(function: RuleFunction) -> RuleFunction:
+    """Mark a rule that reads names, places in files, or code: what it finds is true of this task alone."""
+    _with_names.add(function)
+    return function
+
+
+def is_about_content(function: RuleFunction) -> bool:
+    """Return whether a rule about tasks or profiles finds the same in tasks that differ only in their names."""
+    return function.__module__.startswith(f"{__package__}.") and function not in _with_names
 
 
 def known_rules(files: Iterable[Path] = ()) -> Mapping[str, Rule]:

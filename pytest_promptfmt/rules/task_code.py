@@ -19,12 +19,14 @@ from pytest_promptfmt.core.source_imports import syntax_tree
 from pytest_promptfmt.core.task import FunctionRef
 from pytest_promptfmt.core.yaml_parser import MAX_BYTES
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
+from pytest_promptfmt.rules.rule_registry import reads_names
 from pytest_promptfmt.rules.rule_views import finding
 from pytest_promptfmt.tasks import functions_of, missing_for
 
 _PRINTED: Final = re.compile(r"%(?:\(\w+\))?[sd]")
 
 
+@reads_names
 @rule("PF104", "missing-function", severity=Severity.ERROR, family=Family.CONFIG)
 def missing_function(study: Study) -> Iterator[Finding]:
     """Report a `!function` that the file next to the YAML does not define.
@@ -93,6 +95,7 @@ def _parsed(file: Path, _stamp: tuple[int, int]) -> ast.Module:
     return syntax_tree(gate.read_bytes(file, limit=MAX_BYTES))  # tasks of one folder share their module
 
 
+@reads_names
 @rule("PF114", "missing-package", severity=Severity.INFO, family=Family.CONFIG)
 def missing_package(study: Study) -> Iterator[Finding]:
     """Report Python code of a task that imports a missing package.

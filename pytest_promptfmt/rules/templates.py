@@ -10,7 +10,7 @@ from typing import Any, Final
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
 from pytest_promptfmt.rules.columns import COMMON
 from pytest_promptfmt.rules.fixes import Fix, anything, escapes, outside_markup, rewritten
-from pytest_promptfmt.rules.rule_registry import also
+from pytest_promptfmt.rules.rule_registry import also, reads_names
 from pytest_promptfmt.rules.rule_views import around, finding
 from pytest_promptfmt.study.configuration import Keys, WrittenTemplate, read_template
 
@@ -42,6 +42,7 @@ _WITHOUT_QUOTES: Final = partial(rewritten, change=lambda text: _QUOTED_NAME.sub
 _WITH_BACKSLASHES: Final = partial(rewritten, change=lambda text: text.translate(_AS_ESCAPES), keeps=anything)
 
 
+@reads_names
 @also("PF246", severity=Severity.ERROR)
 def markup_not_rendered(study: Study) -> Iterator[Finding]:
     """Report Jinja in a key that lm-eval does not render."""
@@ -208,6 +209,7 @@ def _is_python_list(template: WrittenTemplate) -> bool:
     return template.keys[-1] in ("doc_to_choice", "doc_to_target") and template.source.lstrip().startswith("[")
 
 
+@reads_names
 @also("PF126", severity=Severity.ERROR, fix=_WITH_BACKSLASHES)
 def control_character(study: Study) -> Iterator[Finding]:
     r"""Report a control character, such as the backspace that YAML reads in `"\b"`."""

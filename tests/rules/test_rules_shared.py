@@ -14,7 +14,7 @@ from pytest_promptfmt.core.finding import Reported
 from pytest_promptfmt.core.profile import PLAIN, resolve_profiles
 from pytest_promptfmt.core.task import Task
 from pytest_promptfmt.rules.documentation import documentation_of
-from pytest_promptfmt.rules.linter import _ABOUT_NAMES, Linter
+from pytest_promptfmt.rules.linter import Linter
 from pytest_promptfmt.rules.rule_registry import known_rules
 from pytest_promptfmt.rules.rule_selection import Selection
 from pytest_promptfmt.settings import Settings
@@ -67,11 +67,6 @@ def test_findings_are_the_same_as_without_the_tasks_before(name: str, tmp_path: 
     tasks, shared = tasks_in(tmp_path, EXAMPLES[name]), SharedResults()
     for task in tasks:
         assert findings(task, settings, shared) == findings(task, settings, SharedResults())
-
-
-def test_the_rules_that_read_names_exist() -> None:
-    functions = {part.function.__name__ for rule in RULES.values() for part in rule.all_parts}
-    assert functions >= _ABOUT_NAMES
 
 
 def test_results_are_shared_by_names_and_not_by_texts_or_docs(tmp_path: Path) -> None:
