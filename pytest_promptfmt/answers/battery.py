@@ -48,6 +48,7 @@ from pytest_promptfmt.core.errors import (
     ScoringError,
     SlowScoringError,
     TooSlowError,
+    UnavailableError,
     did_you_mean,
 )
 from pytest_promptfmt.core.limits import time_limit
@@ -385,6 +386,8 @@ class _Battery(Subject):
                 try:
                     self.chain.try_scoring(self.questions[0], self.doc, stages.extracted, what)
                     verdict = OK
+                except UnavailableError:
+                    raise
                 except LimitExceededError as error:
                     verdict, stages = SLOW, replace(stages, problem=error.message)
                 except Exception as error:
@@ -398,7 +401,7 @@ class _Battery(Subject):
             if asked not in self.right_before:
                 self.right_before[asked] = self.chain.is_right(question, doc, extracted)
             return OK if self.right_before[asked] else otherwise
-        except TooSlowError:
+        except (TooSlowError, UnavailableError):
             raise
         except LimitExceededError as error:
             self.slow_metric = error.message

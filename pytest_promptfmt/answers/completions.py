@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from pytest_promptfmt.answers.metric_scores import SLOW_PROBLEM, MetricScores
 from pytest_promptfmt.core.docs import Doc
-from pytest_promptfmt.core.errors import LimitExceededError, PromptfmtError, ScoringError
+from pytest_promptfmt.core.errors import LimitExceededError, PromptfmtError, ScoringError, UnavailableError
 from pytest_promptfmt.core.limits import are_applied, time_limit
 from pytest_promptfmt.core.randomness import OwnRandomness
 from pytest_promptfmt.core.task import Task
@@ -123,6 +123,8 @@ class Chain(MetricScores):
         """Return whether a completion that was read is right; None where nothing was read, or code fails on it."""
         try:
             return None if stages.problem is not None else self.is_right(question, doc, stages.extracted)
+        except UnavailableError:
+            return None
         except PromptfmtError:
             raise
         except Exception:

@@ -16,7 +16,7 @@ from typing import Any, Final, Literal, get_args
 from pytest_promptfmt.answers.completions import Chain, Stages, is_nothing
 from pytest_promptfmt.answers.recordings import read_recording
 from pytest_promptfmt.core.docs import Doc
-from pytest_promptfmt.core.errors import LimitExceededError, PromptfmtError, TooSlowError
+from pytest_promptfmt.core.errors import LimitExceededError, PromptfmtError, TooSlowError, UnavailableError
 from pytest_promptfmt.core.limits import time_limit
 from pytest_promptfmt.core.prompt import Instance
 from pytest_promptfmt.core.recorded import BadRecord, Recorded
@@ -271,7 +271,7 @@ class _Reader:
     def _judge(self, one: _Ready, extracted: Any) -> bool | str:
         try:
             return self._chain.is_right(one.question, one.doc, extracted)
-        except TooSlowError:
+        except (TooSlowError, UnavailableError):
             raise
         except LimitExceededError as error:
             return f"SLOW: {error.message}"

@@ -62,6 +62,7 @@ _OPTION_COLUMN: Final = re.compile(r"^\(?[A-Z][.):] \0", re.MULTILINE)
 _CJK: Final = re.compile(r"[\u3040-\u30ff\u4e00-\u9fff]")
 
 _TWICE: Final = re.compile(r"(?:^|(?<=[\s(]))([A-Z][.)]|\([A-Z]\)|[^\W\d_]{4,}:)\s+\1(?=\s|$)")
+_LETTER_TWICE: Final = re.compile(r"^([A-Z]:) +\1(?=\s)", re.MULTILINE)
 _LINE_TWICE: Final = re.compile(r"^(#{1,6} [^\n]{2,60}|[^\s:：][^\n:：]{1,40}[:：])\n+\1$", re.MULTILINE)
 _WORDS: Final = 5
 _LEAD: Final = 20
@@ -323,6 +324,7 @@ def _label_twice(page: Page) -> Iterator[str | Finding]:
         yield again[0]
     text = "".join(span.text for span in page.instance.prompts[0].spans if span.origin.shot is None)
     twice = [each for each in _TWICE.finditer(text) if not _ends_a_sentence(text, each)]
+    twice += _LETTER_TWICE.finditer(text)
     of_words = [one for one in twice if one[1].endswith(":")]
     # One doubled letter may be the initials of a name.
     for found in of_words or (twice if len({one[1] for one in twice}) > 1 else ()):

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from pytest_promptfmt.answers.trials import trials_of
-from pytest_promptfmt.core.errors import LimitExceededError, Position, PromptfmtError
+from pytest_promptfmt.core.errors import LimitExceededError, Position, PromptfmtError, UnavailableError
 from pytest_promptfmt.core.finding import Family, Finding, Reported, Severity, identity, merged, shown, stable_key
 from pytest_promptfmt.core.limits import time_limit
 from pytest_promptfmt.core.profile import Profile
@@ -210,6 +210,8 @@ class _Run:
                     break
         except LimitExceededError:
             raise
+        except UnavailableError:
+            kept.clear()  # the items that score are skipped with the reason
         except Exception as error:
             self.crashes.append((rule.code, f"{type(error).__name__}: {error}"))
         else:

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from pytest_promptfmt.core.data_tables import data_table
 from pytest_promptfmt.core.docs import Doc
-from pytest_promptfmt.rules import Finding, Study
+from pytest_promptfmt.rules import Finding, Severity, Study
 from pytest_promptfmt.rules.columns import COMMON, meant
 from pytest_promptfmt.rules.page import Page, Text, asked_first, error_query, first, own, part_of, query, task, texts
 from pytest_promptfmt.rules.rule_views import SHOWN, continuations, finding, own_spans, pattern, words, written_texts
@@ -79,6 +79,10 @@ def _list_printed(study: Study) -> Iterator[Finding]:
             if printed is not None:
                 span = next((one for one in page.message.content if printed in one.text), page.message.content[0])
                 yield finding("", printed[:60], span, page.instance, field=name)
+            elif isinstance(value, Mapping) and page.instance.target == str(value) and not study.has_own_scorer:
+                message, do = "the gold answer is a mapping in Python's notation", f"name a key: {{{{{name}[…]}}}}"
+                keys, shown = ("doc_to_target",), str(value)[:60]
+                yield finding(message, shown, keys, page.instance, field=name, severity=Severity.ERROR, do=do)
 
 
 def python_value(value: Any, text: str) -> str | None:

@@ -213,7 +213,7 @@ def _scored(
         raise
     except Exception as error:
         message = error.message if isinstance(error, PromptfmtError) else _in_words(error)
-        lacks = isinstance(error, ImportError | OSError) or type(error) is LookupError  # a package, data, a network
+        lacks = isinstance(error, ImportError | OSError | UnavailableError) or type(error) is LookupError
         found = _finding(what, message, (key,), doc=instance.index, lacks_resource=lacks)
         yield replace(found, do=scoring_fix(scoring, question) or (_LACKING if lacks else found.do))
 

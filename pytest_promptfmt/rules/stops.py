@@ -30,6 +30,9 @@ _BREAKS: Final = {"\\n": "\n", "\\t": "\t", "\\r": "\r"}
 _SHOWN: Final = 40
 _TURN: Final = re.compile(r"<\|(?!end_?of_?text)[^|]+\|>|<(?:start|end)_of_turn>|\[/?INST\]")
 _TAG: Final = re.compile(r"</?[a-z]\w*>")
+_AROUND_COLUMN: Final = re.compile(rf"<(\w+)>[^<{COLUMN}]*{COLUMN}.*?</\1>", re.DOTALL)
+"""Tags around a part of the doc, which no answer has."""
+
 _BLOCK: Final = "```python\ndef double(x):\n    return 2 * x\n```"
 _ASKS_BLOCK: Final = pattern("stops", "asks_block")
 
@@ -62,7 +65,8 @@ def _stop_cuts_block(study: Study) -> Iterator[Finding]:
 def _stop_is_asked_tag(study: Study) -> Iterator[Finding]:
     """Report a stop sequence that is a requested tag, although another requested tag comes after it."""
     tags = _TAG.findall(study.own_text)
-    closed = [tag for tag in tags if f"</{tag.strip('</>')}>" in tags]
+    around = {found[1] for page in own(study)[:1] for found in _AROUND_COLUMN.finditer(page.constant)}
+    closed = [tag for tag in tags if f"</{tag.strip('</>')}>" in tags and tag.strip("</>") not in around]
     for number, stop in enumerate(study.stop_texts):
         if stop.strip() in closed[:-1] and stop.strip() != closed[-1]:
             saw = f"the answer ends at {stop!r}, but the prompt requests {closed[-1]!r} after it"

@@ -18,6 +18,10 @@ _MARKUP: Final = re.compile(r"\{\{.*?\}\}|\{%.*?%\}", re.S)
 _BRACES: Final = re.compile(r"(?<![\\{$A-Za-z0-9_^\]}])\{([A-Za-z_][A-Za-z0-9_.]*)\}(?!\})")
 _AS_ESCAPES: Final = str.maketrans({"\a": r"\a", "\b": r"\b", "\f": r"\f", "\v": r"\v"})
 _QUOTED_NAME: Final = re.compile(r"""(\{\{-?\s*)(["'])([A-Za-z_]\w*)\2(\s*-?\}\})""")
+_FILTER_OUTSIDE: Final = re.compile(
+    r"(?<=\}\}) ?\| ?(?:(?:trim|upper|lower|capitalize|tojson)(?![\w(])(?! *\|)|(?:join|replace|default|round)\()"
+    r"|(?<=\}\})\.(?:strip|lower|upper|title|replace|split|format|join)\("
+)
 _IDENTIFIER: Final = re.compile(r"[A-Za-z_]\w*")
 _COLUMN_LIKE: Final = re.compile(r"[a-z]+(?:_[a-z0-9]+)*")
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
@@ -53,6 +57,16 @@ def markup_not_rendered(study: Study) -> Iterator[Finding]:
             do = 'write one template for the whole list: "{{[a, b]}}"' if key != "until" else "write the text itself"
             yield finding(f"lm-eval does not render templates in {key}", text, keys, do=do)
             return
+
+
+@also("PF246", severity=Severity.ERROR)
+def filter_after_braces(study: Study) -> Iterator[Finding]:
+    """Report a Jinja filter or a method that is written after the braces, where it is text of the prompt."""
+    for template in study.templates:
+        found = _FILTER_OUTSIDE.search(template.source)
+        if found is not None:
+            message = "a filter after the closing braces is printed, and not applied"
+            yield finding(message, f"}}}}{found[0]}", template.keys, do="move it into the braces")
 
 
 @also("PF246", severity=Severity.ERROR, fix=_WITH_DOUBLE_BRACES)

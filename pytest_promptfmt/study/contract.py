@@ -118,7 +118,9 @@ def _quoted(text: str) -> Iterator[AskedForm]:
                 yield AskedForm(form="sentence", before=before, after=after, said=inside, start=match.start(1))
             after = _SENTENCE_REST.match(text, match.end())
             names_answer = _answer_words().search(inside) is not None
-            place = _place(inside) or (_named_place(inside, after[0] if after else "") if names_answer else None)
+            is_cue = text.rstrip().endswith(inside.rstrip())  # then the prompt has begun what is requested
+            may_be_named = names_answer and not is_cue
+            place = _place(inside) or (_named_place(inside, after[0] if after else "") if may_be_named else None)
             if place is None or not _rest(inside, place):
                 continue
             is_certain = not re.fullmatch(_WEAK, place[0])
@@ -132,7 +134,10 @@ def _named_place(inside: str, after: str) -> re.Match[str] | None:
     last = re.search(r"(?<=[\s:：])[^\s:：.。]+(?=[.。]?$)", inside)
     if last is not None and any(words_for(form).fullmatch(last[0]) for form in ("letter", "number")):
         return last
-    is_begun = re.search(r"[:：] ?$", inside) is not None and _placeholder_words().search(after[:_AFTER]) is not None
+    is_label = _answer_label().fullmatch(inside) is not None
+    is_begun = is_label or (
+        re.search(r"[:：] ?$", inside) is not None and _placeholder_words().search(after[:_AFTER]) is not None
+    )
     return re.search(r"$", inside) if is_begun else None
 
 
@@ -274,6 +279,12 @@ def _cues() -> re.Pattern[str]:
     return re.compile(
         rf"(?i)(?:\bthe (?:\w+ ){{0,2}}|\b(?:final|correct|best|short) )?(?:\banswer|{words})(?: is)?[:：]? ?"
     )
+
+
+@cache
+def _answer_label() -> re.Pattern[str]:
+    words = "|".join(map(re.escape, data_table("phrasings")["answer_words"].values()))
+    return re.compile(rf"(?i)(?:final )?(?:answer|{words})[:：] ?")
 
 
 @cache

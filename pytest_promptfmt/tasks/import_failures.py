@@ -39,13 +39,16 @@ _CLOSE: Final = 0.8
 _NO_NETWORK: Final = frozenset({"ConnectionError", "ConnectError", "gaierror", "LocalEntryNotFoundError"})
 """Names of exceptions, of several packages, for a download without a network."""
 
+_HUBS: Final = frozenset({"datasets", "evaluate", "huggingface_hub", "nltk", "spacy"})
+"""Packages that load files from a hub, and raise an OSError or a LookupError where they cannot."""
+
 _IMPORTED: Final = re.compile(r"cannot import name '(\w+)' from (?!partially)")
 """A name that a whole module does not have: modules that import each other are a mistake in their code."""
 
 _VARIABLE: Final = re.compile(r"\b[A-Z][A-Z0-9_]{2,}\b")
 _ASKING: Final = frozenset({"environ", "getenv"})
 
-_DOWNLOAD: Final = MissingResource("Python code of the task downloads something, but there is no network here")
+_DOWNLOAD: Final = MissingResource("Python code of the task downloads something that cannot be had here")
 
 _WAITS: Final = MissingResource("Python code of the task waits while it is imported, as for a server")
 _MOST_SLEEP: Final = 10.0
@@ -143,7 +146,7 @@ def missing_resource(error: BaseException, beside: Path | None) -> MissingResour
             return _removed(each.name, part[1])
         if (name := _unset_variable(each)) is not None:
             return MissingResource(f"the environment variable {name} is not set", f"export {name}=…")
-        if _NO_NETWORK.intersection(base.__name__ for base in type(each).__mro__):
+        if _NO_NETWORK.intersection(base.__name__ for base in type(each).__mro__) or _is_of_hub(each):
             return _DOWNLOAD
     return None
 
@@ -226,6 +229,13 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
         seen.add(id(found))
         yield found
         found = found.__cause__ or found.__context__
+
+
+def _is_of_hub(error: BaseException) -> bool:
+    """Return whether a package did not find what it loads from a hub."""
+    frames = [frame for frame, _ in walk_tb(error.__traceback__)] if isinstance(error, OSError | LookupError) else []
+    is_bare = type(error) in (FileNotFoundError, LookupError)
+    return is_bare and bool(frames) and frames[-1].f_globals.get("__name__", "").partition(".")[0] in _HUBS
 
 
 def _unset_variable(error: BaseException) -> str | None:

@@ -115,6 +115,38 @@ def test_scores_that_need_a_missing_package_are_neither_changed_nor_lost(project
         assert snapshot.read_bytes() == kept
 
 
+RUNS_TESTS = """
+def rate(references, predictions):
+    import a_package_that_nobody_has
+
+    return a_package_that_nobody_has.passed(references, predictions)
+
+
+def programs(resps, docs):
+    return [[doc["start"] + text for text in texts] for texts, doc in zip(resps, docs)]
+"""
+
+WITH_TESTS = """
+task: program
+output_type: generate_until
+test_split: test
+doc_to_text: "{{start}}"
+doc_to_target: "{{test}}"
+generation_kwargs: {until: ["\\n#"], max_gen_toks: 64}
+filter_list: [{name: whole, filter: [{function: custom, filter_fn: !function code.programs}]}]
+metric_list: [{metric: !function code.rate, aggregation: mean, higher_is_better: true}]
+"""
+
+
+def test_a_metric_that_imports_a_missing_package_when_it_is_called_is_not_tried(project: Project) -> None:
+    project.write("tasks/code.py", RUNS_TESTS)
+    project.write("tasks/t.docs.jsonl", '{"start": "def one():\\n", "test": "def check(f):\\n    assert f() == 1\\n"}\n')
+    project.write("tasks/t.yaml", WITH_TESTS)
+    result = project.run("tasks", "--snapshot-update")
+    assert result.ret == pytest.ExitCode.OK, result.outlines
+    result.stdout.fnmatch_lines(["skipped, * the package 'a_package_that_nobody_has' is not installed; pip install *"])
+
+
 def test_the_file_and_its_name_are_no_way_round_the_rule(project: Project, tmp_path: Path) -> None:
     secret = project.root.parent / "beside"
     secret.mkdir(exist_ok=True)

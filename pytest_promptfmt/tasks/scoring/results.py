@@ -14,9 +14,10 @@ from functools import partial
 from typing import Any, Final
 
 from pytest_promptfmt.core.docs import Doc
-from pytest_promptfmt.core.errors import ScoringError
+from pytest_promptfmt.core.errors import PromptfmtError, ScoringError
 from pytest_promptfmt.core.prompt import Place
 from pytest_promptfmt.core.task import FunctionRef, OutputType, Task
+from pytest_promptfmt.tasks.import_failures import lacking
 from pytest_promptfmt.tasks.rendering.field_mappings import choice_field, target_field, text_field
 from pytest_promptfmt.tasks.scoring.budget import plain_key
 from pytest_promptfmt.tasks.scoring.metrics import DEFAULT_METRICS, METRICS, TaskMetric
@@ -263,7 +264,25 @@ _PROCESSORS: Final[Mapping[OutputType, Processor]] = {
 def score_doc(
     task: Task, metrics: Sequence[TaskMetric], doc: Doc, question: Question, results: Sequence[Any]
 ) -> Mapping[str, Any]:
-    """Return the metric values of one doc, by the task's own `process_results` where it has one."""
+    """Return the metric values of one doc, by the task's own `process_results` where it has one.
+
+    Raises MissingResourceError where code of the task lacks a package or a download, else what it raises.
+    """
+    try:
+        return _score_doc(task, metrics, doc, question, results)
+    except PromptfmtError:
+        raise
+    except Exception as error:
+        position = task.position("process_results" if callable(task.process_results) else "metric_list")
+        message = f"scoring fails with {type(error).__name__}: {error}"
+        if (missing := lacking(error, message, position)) is not None:
+            raise missing.naming(repr(task.id)) from error
+        raise
+
+
+def _score_doc(
+    task: Task, metrics: Sequence[TaskMetric], doc: Doc, question: Question, results: Sequence[Any]
+) -> Mapping[str, Any]:
     if callable(task.process_results):
         values = task.process_results(doc, results)
         if not isinstance(values, Mapping):
