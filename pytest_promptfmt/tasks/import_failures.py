@@ -255,7 +255,8 @@ def _unset_variable(error: BaseException) -> str | None:
 def _named(module: str) -> str:
     """Return the package of a module: its first part, or two of a package that several distributions share."""
     package = module.partition(".")[0]
-    return ".".join(module.split(".")[:2]) if package in sys.modules else package
+    is_shared = package in sys.modules and package not in PACKAGES
+    return ".".join(module.split(".")[:2]) if is_shared else package
 
 
 def _pip(module: str) -> str:

@@ -1,5 +1,6 @@
 """Whose Python code runs, and what becomes of a task whose code does not work."""
 
+import json
 import random
 import shutil
 from pathlib import Path
@@ -140,7 +141,8 @@ metric_list: [{metric: !function code.rate, aggregation: mean, higher_is_better:
 
 def test_a_metric_that_imports_a_missing_package_when_it_is_called_is_not_tried(project: Project) -> None:
     project.write("tasks/code.py", RUNS_TESTS)
-    project.write("tasks/t.docs.jsonl", '{"start": "def one():\\n", "test": "def check(f):\\n    assert f() == 1\\n"}\n')
+    doc = {"start": "def one():\n", "test": "def check(f):\n    assert f() == 1\n"}
+    project.write("tasks/t.docs.jsonl", json.dumps(doc) + "\n")
     project.write("tasks/t.yaml", WITH_TESTS)
     result = project.run("tasks", "--snapshot-update")
     assert result.ret == pytest.ExitCode.OK, result.outlines

@@ -6,6 +6,7 @@ import json
 import sys
 import threading
 import time
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -294,3 +295,11 @@ def test_errors_that_are_each_others_context_have_an_end() -> None:
     first, second = ValueError("one"), KeyError("two")
     first.__context__, second.__context__ = second, first
     assert missing_resource(first, None) is None
+
+
+@pytest.mark.skipif(find_spec("lm_eval") is not None, reason="of lm-eval where it is not installed")
+def test_a_missing_module_of_the_harness_is_named_by_its_package(tmp_path: Path) -> None:
+    own = "from lm_eval.filters.extraction import RegexFilter\n" + SCORES.replace("verify", "RegexFilter")
+    with pytest.raises(MissingResourceError) as caught:
+        bind_scoring(bound(task_with(tmp_path, own)), trusted=lambda _path: True)
+    assert caught.value.reason == "the package 'lm_eval' is not installed"
