@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import partial
 from string import ascii_lowercase, ascii_uppercase
-from types import MappingProxyType
 from typing import Any
 
 from pytest_promptfmt.core.errors import FormatError, did_you_mean
@@ -15,15 +14,13 @@ NUMBERS = "numbers"
 
 _ROMAN_ONES = ("", "I", "II", "III", "IV", "V", "VI", "VII", "VIII", "IX")
 
-LABEL_SETS: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {
-        "letters": tuple(ascii_uppercase),
-        "lowercase": tuple(ascii_lowercase),
-        "roman": tuple(tens + ones for tens in ("", "X", "XX") for ones in _ROMAN_ONES if tens + ones)[:26],
-        "greek": tuple("αβγδεζηθικλμνξοπρστυφχψω"),
-        "keyboard": tuple("!@#$%^₪*)("),
-    }
-)
+LABEL_SETS: Mapping[str, tuple[str, ...]] = {
+    "letters": tuple(ascii_uppercase),
+    "lowercase": tuple(ascii_lowercase),
+    "roman": tuple(tens + ones for tens in ("", "X", "XX") for ones in _ROMAN_ONES if tens + ones)[:26],
+    "greek": tuple("αβγδεζηθικλμνξοπρστυφχψω"),
+    "keyboard": tuple("!@#$%^₪*)("),
+}
 """Named sets besides `numbers`. `greek` and `keyboard` are DOVE's (arXiv 2503.01622)."""
 
 ChoiceLabels = str | tuple[str, ...] | None

@@ -315,10 +315,9 @@ class ClassificationTemplateConfig(TemplateConfig):
 @cache
 def known_templates() -> Mapping[str, type[TemplateConfig]]:
     """Return every template class by its name in YAML: built-ins, then the entry points."""
-    built_in = (MCQTemplateConfig, ClozeTemplateConfig, GenerationTemplateConfig, RankingTemplateConfig)
-    known: dict[str, type[TemplateConfig]] = {
-        str(kind.template_type): kind for kind in (*built_in, ClassificationTemplateConfig)
-    }
+    built_in: tuple[type[TemplateConfig], ...] = (MCQTemplateConfig, ClozeTemplateConfig, GenerationTemplateConfig)
+    built_in += (RankingTemplateConfig, ClassificationTemplateConfig)
+    known = {str(kind.template_type): kind for kind in built_in}
     for entry_point in entry_points(group=ENTRY_POINT_GROUP):
         kind = load_entry_point(entry_point)
         if not (isinstance(kind, type) and issubclass(kind, TemplateConfig)):

@@ -11,7 +11,6 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from pytest_promptfmt.core.errors import ModelError
@@ -84,7 +83,7 @@ class ServerModel:
     @property
     def facts(self) -> Mapping[str, str]:
         """Return the model's name at the server: its versions are unknown."""
-        return MappingProxyType({"model": self._model})
+        return {"model": self._model}
 
     def loglikelihood(self, asks: Sequence[Ask]) -> Iterator[Likelihood]:
         """Yield the log-likelihood of each continuation; raises ModelError when the server does not offer it."""

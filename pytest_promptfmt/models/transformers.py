@@ -11,7 +11,6 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from pytest_promptfmt.core.errors import ModelError
@@ -97,14 +96,12 @@ class TransformersModel:
         import torch
         import transformers
 
-        return MappingProxyType(
-            {
-                "torch": torch.__version__,
-                "transformers": transformers.__version__,
-                "device": self._model.device.type,
-                "dtype": str(self._model.dtype).removeprefix("torch."),
-            }
-        )
+        return {
+            "torch": torch.__version__,
+            "transformers": transformers.__version__,
+            "device": self._model.device.type,
+            "dtype": str(self._model.dtype).removeprefix("torch."),
+        }
 
     def loglikelihood(self, asks: Sequence[Ask]) -> Iterator[Likelihood]:
         """Yield the log-likelihood of each continuation given its context, over exactly its own tokens.

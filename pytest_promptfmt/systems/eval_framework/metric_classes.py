@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from types import MappingProxyType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any, Final
 
 from pytest_promptfmt.core.docs import Doc, TaskDocs
@@ -93,18 +93,16 @@ def bits_per_byte(scores: Scores, golds: Golds) -> float:
     raise ScoringError(f"the gold answers {list(_listed(golds))!r} are not among the candidates {list(scores)!r}")
 
 
-LIKELIHOOD_METRICS: Final[Mapping[str, Callable[[Scores, Golds], float]]] = MappingProxyType(
-    {
-        "AccuracyLoglikelihood": accuracy,
-        "AccuracyNormLoglikelihood": accuracy_norm,
-        "ConfidenceWeightedAccuracy": confidence_weighted_accuracy,
-        "ProbabilityMass": probability_mass,
-        "ProbabilityMassNorm": probability_mass_norm,
-        "TernaryScore": ternary_score,
-        "DistributionalCorrectnessScore": distributional_correctness,
-        "BitsPerByteLoglikelihood": bits_per_byte,
-    }
-)
+LIKELIHOOD_METRICS: Final[Mapping[str, Callable[[Scores, Golds], float]]] = {
+    "AccuracyLoglikelihood": accuracy,
+    "AccuracyNormLoglikelihood": accuracy_norm,
+    "ConfidenceWeightedAccuracy": confidence_weighted_accuracy,
+    "ProbabilityMass": probability_mass,
+    "ProbabilityMassNorm": probability_mass_norm,
+    "TernaryScore": ternary_score,
+    "DistributionalCorrectnessScore": distributional_correctness,
+    "BitsPerByteLoglikelihood": bits_per_byte,
+}
 
 
 def _best(scores: Scores) -> str:
@@ -166,14 +164,12 @@ def f1_squad_normalized(completion: str, golds: Sequence[str]) -> float:
     return _best_f1(completion, golds, lambda text: _ARTICLES.sub(" ", text.lower().translate(_NO_PUNCTUATION)))
 
 
-COMPLETION_METRICS: Final[Mapping[str, Callable[[str, Sequence[str]], float]]] = MappingProxyType(
-    {
-        "AccuracyCompletion": accuracy_completion,
-        "AccuracyCompletionOLMES": accuracy_completion_olmes,
-        "F1": f1,
-        "F1SquadNormalized": f1_squad_normalized,
-    }
-)
+COMPLETION_METRICS: Final[Mapping[str, Callable[[str, Sequence[str]], float]]] = {
+    "AccuracyCompletion": accuracy_completion,
+    "AccuracyCompletionOLMES": accuracy_completion_olmes,
+    "F1": f1,
+    "F1SquadNormalized": f1_squad_normalized,
+}
 
 
 def _without_signs(text: str) -> str:

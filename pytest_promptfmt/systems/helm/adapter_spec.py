@@ -10,7 +10,6 @@ import dataclasses
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any, Final
 
 from pytest_promptfmt.core.errors import Position, SourceError, did_you_mean, named_value
@@ -22,19 +21,17 @@ METHODS: Final = ("generation", "chat", "language_modeling", *JOINT_METHODS, *SE
 OTHER_METHODS: Final = ("ehr_instruction", "generation_multimodal", "multiple_choice_joint_multimodal")
 """Methods of HELM that need data beyond text, or a scenario's own code."""
 
-ALIASES: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "instance_prefixw": "instance_prefix",
-        "ouput_prefix": "output_prefix",
-        "ouput_suffix": "output_suffix",
-        "instruction": "instructions",
-        "stop_sequence": "stop_sequences",
-        "stop": "stop_sequences",
-        "max_train_instance": "max_train_instances",
-        "max_eval_instance": "max_eval_instances",
-        "adapter_method": "method",
-    }
-)
+ALIASES: Final[Mapping[str, str]] = {
+    "instance_prefixw": "instance_prefix",
+    "ouput_prefix": "output_prefix",
+    "ouput_suffix": "output_suffix",
+    "instruction": "instructions",
+    "stop_sequence": "stop_sequences",
+    "stop": "stop_sequences",
+    "max_train_instance": "max_train_instances",
+    "max_eval_instance": "max_eval_instances",
+    "adapter_method": "method",
+}
 """Names that are written for a field, and the field that is meant."""
 
 OUTPUT_FORMAT_NAMES: Final = ("output_format", "ouput_format")
@@ -151,9 +148,12 @@ _TYPES: Final = {field.name: str(field.type) for field in dataclasses.fields(Ada
 _FIELDS: Final = tuple(name for name in _TYPES if name != "output_format")
 _OTHER_FIELDS: Final = ("image_generation_parameters", "reeval_parameters", "decoding_parameters")
 _DECODING: Final = ("temperature", "max_tokens", "stop_sequences", "num_outputs", "random")
-_DECODING_ALIASES: Final[Mapping[str, str]] = MappingProxyType(
-    {"stop": "stop_sequences", "max_new_tokens": "max_tokens", "n": "num_outputs", "seed": "random"}
-)
+_DECODING_ALIASES: Final[Mapping[str, str]] = {
+    "stop": "stop_sequences",
+    "max_new_tokens": "max_tokens",
+    "n": "num_outputs",
+    "seed": "random",
+}
 _KINDS: Final[Mapping[str, tuple[str, Callable[[Any], bool]]]] = {
     "str": ("text", lambda value: isinstance(value, str)),
     "int": ("a whole number", lambda value: isinstance(value, int) and not isinstance(value, bool)),

@@ -13,7 +13,6 @@ import string
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from types import MappingProxyType
 from typing import Any, Final
 
 from pytest_promptfmt.core.docs import Doc
@@ -110,14 +109,12 @@ _METRICS: Final[Sequence[Callable[[str, str], float]]] = (
     *(exact_match, quasi_exact_match, quasi_leave_articles_exact_match, prefix_exact_match, quasi_prefix_exact_match),
     *(f1_score, exact_match_indicator, final_number_exact_match),
 )
-HELM_METRICS: Final[Mapping[str, Callable[[str, str], float]]] = MappingProxyType(
-    {
-        **{metric.__name__: metric for metric in _METRICS},
-        "exact_set_match": partial(_of_sets, lambda golds, found: float(golds == found)),
-        "iou_set_match": partial(_of_sets, lambda golds, found: len(golds & found) / len(golds | found)),
-        "f1_set_match": partial(_of_sets, lambda golds, found: 2 * len(golds & found) / (len(golds) + len(found))),
-    }
-)
+HELM_METRICS: Final[Mapping[str, Callable[[str, str], float]]] = {
+    **{metric.__name__: metric for metric in _METRICS},
+    "exact_set_match": partial(_of_sets, lambda golds, found: float(golds == found)),
+    "iou_set_match": partial(_of_sets, lambda golds, found: len(golds & found) / len(golds | found)),
+    "f1_set_match": partial(_of_sets, lambda golds, found: 2 * len(golds & found) / (len(golds) + len(found))),
+}
 """The metrics by name."""
 
 

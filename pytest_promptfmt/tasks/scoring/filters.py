@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from inspect import signature
 from operator import itemgetter, methodcaller
-from types import MappingProxyType
 from typing import Any, Final, Protocol
 
 from pytest_promptfmt.core.docs import Doc
@@ -42,11 +41,11 @@ class Filter(Protocol):
         """Return the filtered responses, in the order of the docs."""
 
 
+@dataclass
 class EachResponse:
     """Applies a function to each response, at once."""
 
-    def __init__(self, change: Callable[[Any], Any]) -> None:
-        self.change = change
+    change: Callable[[Any], Any]
 
     def apply(self, resps: Any, docs: Sequence[Doc]) -> Iterable[Any]:
         """Return one list for each doc."""
@@ -166,15 +165,25 @@ class PartOfSpeechFilter:
         return [tag for _, tag in pairs] or self.fallback
 
 
-class EachDoc:
-    """Applies a function to the repeats of each doc, when it is requested."""
+@dataclass
+class AllResponses:
+    """Applies a function to the responses and docs of a task together."""
 
-    def __init__(self, change: Callable[[Any], Any]) -> None:
-        self.change = change
+    change: Callable[[Any, Sequence[Doc]], Iterable[Any]]
 
     def apply(self, resps: Any, docs: Sequence[Doc]) -> Iterable[Any]:
-        """Return one value for each doc."""
-        return map(self.change, resps)
+        """Return what the function gives."""
+        return self.change(resps, docs)
+
+
+def each_doc(change: Callable[[Any], Any]) -> Filter:
+    """Return a filter that applies a function to the repeats of each doc, when it is requested."""
+    return AllResponses(lambda resps, _docs: map(change, resps))
+
+
+def custom_filter(**arguments: Any) -> Filter:
+    """Return a filter that calls `filter_fn(responses, docs)`."""
+    return AllResponses(arguments["filter_fn"])
 
 
 def map_filter(mapping_dict: Any = None, default_value: Any = None) -> Filter:
@@ -188,57 +197,38 @@ def _most_frequent(repeats: Sequence[Any]) -> list[Any]:
     return [Counter(repeats).most_common(1)[0][0]]  # the earliest of equals
 
 
-class TakeFirstKFilter:
-    """Gives the first k repeats; only the first doc is asked whether it has as many."""
+def take_first_k(**arguments: Any) -> Filter:
+    """Return a filter that gives the first k repeats; only the first doc is asked whether it has as many."""
+    count = arguments["k"]
 
-    def __init__(self, **arguments: Any) -> None:
-        self.count = arguments["k"]
-
-    def apply(self, resps: Any, docs: Sequence[Doc]) -> Iterable[Any]:
-        """Return one list for each doc."""
+    def first(resps: Any, _docs: Sequence[Doc]) -> Iterable[Any]:
         listed = list(resps)
-        assert len(listed[0]) >= self.count, f"take_first_k needs {self.count} repeats, but there are {len(listed[0])}"
-        return (repeats[: self.count] for repeats in listed)
+        assert len(listed[0]) >= count, f"take_first_k needs {count} repeats, but there are {len(listed[0])}"
+        return (repeats[:count] for repeats in listed)
+
+    return AllResponses(first)
 
 
-class CustomFilter:
-    """Calls `filter_fn(responses, docs)`."""
+_LABELS: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("person", "people", "persons", "per"), "PER"),
+    **dict.fromkeys(("location", "counties", "places", "country", "continent", "loc"), "LOC"),
+    **dict.fromkeys(("organization", "company", "org"), "ORG"),
+    **dict.fromkeys(("time", "date"), "DATE"),
+}
+_LABEL: Final = re.compile(rf"\b({'|'.join(_LABELS)})\s*:")
+_ENTITY: Final = re.compile(r"\b(PER|LOC|ORG|DATE):\s*([^$]+)")
 
-    def __init__(self, **arguments: Any) -> None:
-        self.function: Callable[..., Iterable[Any]] = arguments["filter_fn"]
 
-    def apply(self, resps: Any, docs: Sequence[Doc]) -> Iterable[Any]:
-        """Return what the function gives."""
-        return self.function(resps, docs)
-
-
-class SpanFilter:
-    """Rewrites named entities as `per: name $ loc: place`; entries `none` are dropped."""
-
-    _LABELS: Final = MappingProxyType(
-        {
-            **dict.fromkeys(("person", "people", "persons", "per"), "PER"),
-            **dict.fromkeys(("location", "counties", "places", "country", "continent", "loc"), "LOC"),
-            **dict.fromkeys(("organization", "company", "org"), "ORG"),
-            **dict.fromkeys(("time", "date"), "DATE"),
-        }
+def _entities(response: Any) -> str:
+    """Return named entities as `per: name $ loc: place`, without those that are `none`."""
+    labelled = _LABEL.sub(lambda match: f"{_LABELS[match[1]]}:", response.lower())
+    text = labelled.replace("$$", "$").rstrip("$").replace("\n", "$").strip()
+    return " $ ".join(
+        f"{label.lower()}: {name}"
+        for label, names in _ENTITY.findall(text)
+        for name in (part.strip() for part in names.split(","))
+        if name.lower() != "none"
     )
-    _LABEL: Final = re.compile(rf"\b({'|'.join(_LABELS)})\s*:")
-    _ENTITY: Final = re.compile(r"\b(PER|LOC|ORG|DATE):\s*([^$]+)")
-
-    def apply(self, resps: Any, docs: Sequence[Doc]) -> Iterable[Any]:
-        """Return one list for each doc."""
-        return [[self._entities(response) for response in repeats] for repeats in resps]
-
-    def _entities(self, response: Any) -> str:
-        labelled = self._LABEL.sub(lambda match: f"{self._LABELS[match[1]]}:", response.lower())
-        text = labelled.replace("$$", "$").rstrip("$").replace("\n", "$").strip()
-        return " $ ".join(
-            f"{label.lower()}: {name}"
-            for label, names in self._ENTITY.findall(text)
-            for name in (part.strip() for part in names.split(","))
-            if name.lower() != "none"
-        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -255,28 +245,26 @@ class KnownFilter:
     reads_docs: bool = True
 
 
-FILTERS: Final[Mapping[str, KnownFilter]] = MappingProxyType(
-    {
-        "custom": KnownFilter(make=CustomFilter),
-        "format_span": KnownFilter(make=SpanFilter, reads_docs=False),
-        "lowercase": KnownFilter(make=partial(EachResponse, methodcaller("lower")), picks=False, reads_docs=False),
-        "majority_vote": KnownFilter(
-            make=partial(EachDoc, _most_frequent), picks=False, keeps_text=True, reads_docs=False
-        ),
-        "map": KnownFilter(make=map_filter, picks=False, reads_docs=False),
-        "multi_choice_regex": KnownFilter(make=MultiChoiceRegexFilter),
-        "regex": KnownFilter(make=RegexFilter, reads_docs=False),
-        "regex_pos": KnownFilter(make=PartOfSpeechFilter, reads_docs=False),
-        # Its arguments are taken and not used.
-        "remove_whitespace": KnownFilter(
-            make=lambda **_: EachResponse(methodcaller("strip")), picks=False, reads_docs=False
-        ),
-        # Of a text the first response is its first character.
-        "take_first": KnownFilter(make=partial(EachDoc, itemgetter(0)), picks=False, keeps_text=True, reads_docs=False),
-        "take_first_k": KnownFilter(make=TakeFirstKFilter, picks=False, keeps_text=True, reads_docs=False),
-        "uppercase": KnownFilter(make=partial(EachResponse, methodcaller("upper")), picks=False, reads_docs=False),
-    }
-)
+FILTERS: Final[Mapping[str, KnownFilter]] = {
+    "custom": KnownFilter(make=custom_filter),
+    "format_span": KnownFilter(make=partial(EachResponse, _entities), reads_docs=False),
+    "lowercase": KnownFilter(make=partial(EachResponse, methodcaller("lower")), picks=False, reads_docs=False),
+    "majority_vote": KnownFilter(
+        make=partial(each_doc, _most_frequent), picks=False, keeps_text=True, reads_docs=False
+    ),
+    "map": KnownFilter(make=map_filter, picks=False, reads_docs=False),
+    "multi_choice_regex": KnownFilter(make=MultiChoiceRegexFilter),
+    "regex": KnownFilter(make=RegexFilter, reads_docs=False),
+    "regex_pos": KnownFilter(make=PartOfSpeechFilter, reads_docs=False),
+    # Its arguments are taken and not used.
+    "remove_whitespace": KnownFilter(
+        make=lambda **_: EachResponse(methodcaller("strip")), picks=False, reads_docs=False
+    ),
+    # Of a text the first response is its first character.
+    "take_first": KnownFilter(make=partial(each_doc, itemgetter(0)), picks=False, keeps_text=True, reads_docs=False),
+    "take_first_k": KnownFilter(make=take_first_k, picks=False, keeps_text=True, reads_docs=False),
+    "uppercase": KnownFilter(make=partial(EachResponse, methodcaller("upper")), picks=False, reads_docs=False),
+}
 """Every filter of lm-eval 0.4.13 by the name it is registered under."""
 
 
@@ -285,7 +273,7 @@ def known_filter(function: Any) -> KnownFilter:
     if isinstance(function, KnownFilter):
         return function
     if isinstance(function, str):
-        return FILTERS.get(function) or KnownFilter(make=CustomFilter)
+        return FILTERS.get(function) or KnownFilter(make=custom_filter)
     return next((known for known in FILTERS.values() if known.make is function), KnownFilter(make=function))
 
 

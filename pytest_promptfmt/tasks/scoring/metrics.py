@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Final
 
 from pytest_promptfmt.core import gate
@@ -115,12 +114,10 @@ _FUNCTIONS: Final[Mapping[str, MetricFunction]] = {
     "exact_match": _exact_match_by_name,
 }
 
-METRICS: Final[Mapping[str, Metric]] = MappingProxyType(
-    {
-        name: Metric(_FUNCTIONS.get(name, _as_given), **registered)
-        for name, registered in data_table("metrics")["metrics"].items()
-    }
-)
+METRICS: Final[Mapping[str, Metric]] = {
+    name: Metric(_FUNCTIONS.get(name, _as_given), **registered)
+    for name, registered in data_table("metrics")["metrics"].items()
+}
 """Every metric of lm-eval 0.4.13 by the name it is registered under."""
 
 DEFAULT_METRICS: Final[Mapping[str, Sequence[str]]] = data_table("metrics")["defaults"]
@@ -347,24 +344,22 @@ def bypass(_values: Any) -> int:
     return 999
 
 
-AGGREGATIONS: Final[Mapping[str, Aggregation]] = MappingProxyType(
-    {
-        "bypass": bypass,
-        "nanmean": nanmean,
-        "mean": mean,
-        "median": median,
-        "perplexity": perplexity,
-        "weighted_perplexity": weighted_perplexity,
-        "bits_per_byte": bits_per_byte,
-        "f1": f1,
-        "matthews_corrcoef": matthews_corrcoef,
-        "bleu": partial(corpus_score, "bleu"),
-        "chrf": partial(corpus_score, "chrf"),
-        "chrf++": partial(corpus_score, "chrf", word_order=2),
-        "ter": partial(corpus_score, "ter"),
-        "brier_score": brier_score,
-    }
-)
+AGGREGATIONS: Final[Mapping[str, Aggregation]] = {
+    "bypass": bypass,
+    "nanmean": nanmean,
+    "mean": mean,
+    "median": median,
+    "perplexity": perplexity,
+    "weighted_perplexity": weighted_perplexity,
+    "bits_per_byte": bits_per_byte,
+    "f1": f1,
+    "matthews_corrcoef": matthews_corrcoef,
+    "bleu": partial(corpus_score, "bleu"),
+    "chrf": partial(corpus_score, "chrf"),
+    "chrf++": partial(corpus_score, "chrf", word_order=2),
+    "ter": partial(corpus_score, "ter"),
+    "brier_score": brier_score,
+}
 """Every aggregation of lm-eval 0.4.13 by the name it is registered under."""
 
 OF_NUMBERS: Final = frozenset({mean, median, nanmean, perplexity, weighted_perplexity, bits_per_byte})
