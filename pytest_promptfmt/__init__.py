@@ -8,124 +8,82 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pytest_promptfmt.core.lazy_names import loaded
+from pytest_promptfmt.core.lazy_names import loaded, modules_of
 
 if TYPE_CHECKING:
-    from pytest_promptfmt.core.docs import TaskDocs
+    from pytest_promptfmt.core.docs import TaskDocs as TaskDocs
     from pytest_promptfmt.core.errors import (
-        CodeNotAllowedError,
-        DocsError,
-        FormatError,
-        FunctionError,
-        LimitExceededError,
-        Position,
-        PromptfmtError,
-        RenderError,
-        SettingsError,
-        SnapshotError,
-        SourceError,
-        TokenizerError,
+        CodeNotAllowedError as CodeNotAllowedError,
+        DocsError as DocsError,
+        FormatError as FormatError,
+        FunctionError as FunctionError,
+        LimitExceededError as LimitExceededError,
+        Position as Position,
+        PromptfmtError as PromptfmtError,
+        RenderError as RenderError,
+        SettingsError as SettingsError,
+        SnapshotError as SnapshotError,
+        SourceError as SourceError,
+        TokenizerError as TokenizerError,
     )
-    from pytest_promptfmt.core.finding import Reported, Severity
-    from pytest_promptfmt.core.profile import PLAIN, Profile, builtin_profile
-    from pytest_promptfmt.core.prompt import Instance, Message, Origin, Prompt, Request, Span
-    from pytest_promptfmt.core.task import Dataset, FewShot, Task
+    from pytest_promptfmt.core.finding import Reported as Reported, Severity as Severity
+    from pytest_promptfmt.core.profile import PLAIN as PLAIN, Profile as Profile, builtin_profile as builtin_profile
+    from pytest_promptfmt.core.prompt import (
+        Instance as Instance,
+        Message as Message,
+        Origin as Origin,
+        Prompt as Prompt,
+        Request as Request,
+        Span as Span,
+    )
+    from pytest_promptfmt.core.task import Dataset as Dataset, FewShot as FewShot, Task as Task
     from pytest_promptfmt.formats import (
-        Format,
-        LaidOutTask,
-        apply_format,
-        known_formats,
-        laid_out,
-        register_format,
+        Format as Format,
+        LaidOutTask as LaidOutTask,
+        apply_format as apply_format,
+        known_formats as known_formats,
+        laid_out as laid_out,
+        register_format as register_format,
     )
     from pytest_promptfmt.formats.template import (
-        ClassificationTemplateConfig,
-        ClozeTemplateConfig,
-        GenerationTemplateConfig,
-        MCQTemplateConfig,
-        RankingTemplateConfig,
-        TemplateConfig,
-        TemplateFactory,
-        cloze_template,
-        mmlu_template,
+        ClassificationTemplateConfig as ClassificationTemplateConfig,
+        ClozeTemplateConfig as ClozeTemplateConfig,
+        GenerationTemplateConfig as GenerationTemplateConfig,
+        MCQTemplateConfig as MCQTemplateConfig,
+        RankingTemplateConfig as RankingTemplateConfig,
+        TemplateConfig as TemplateConfig,
+        TemplateFactory as TemplateFactory,
+        cloze_template as cloze_template,
+        mmlu_template as mmlu_template,
     )
-    from pytest_promptfmt.profiles import ARCHETYPES, Encoding, Tokenizer, load_tokenizer
-    from pytest_promptfmt.profiles.encoding import EncodedPair, encode_pairs
-    from pytest_promptfmt.results.library import check, compare, render, study_of
-    from pytest_promptfmt.snapshots.changes import Change
-    from pytest_promptfmt.study import Study
-    from pytest_promptfmt.systems import ReadContext, System, check_template, register_system
-    from pytest_promptfmt.systems.task_files import load_tasks
-    from pytest_promptfmt.tasks import TaskFile, render_task
-
-__all__ = [
-    "ARCHETYPES",
-    "PLAIN",
-    "Change",
-    "ClassificationTemplateConfig",
-    "ClozeTemplateConfig",
-    "CodeNotAllowedError",
-    "Dataset",
-    "DocsError",
-    "EncodedPair",
-    "Encoding",
-    "FewShot",
-    "Format",
-    "FormatError",
-    "FunctionError",
-    "GenerationTemplateConfig",
-    "Instance",
-    "LaidOutTask",
-    "LimitExceededError",
-    "MCQTemplateConfig",
-    "Message",
-    "Origin",
-    "Position",
-    "Profile",
-    "Prompt",
-    "PromptfmtError",
-    "RankingTemplateConfig",
-    "ReadContext",
-    "RenderError",
-    "Reported",
-    "Request",
-    "SettingsError",
-    "Severity",
-    "SnapshotError",
-    "SourceError",
-    "Span",
-    "Study",
-    "System",
-    "Task",
-    "TaskDocs",
-    "TaskFile",
-    "TemplateConfig",
-    "TemplateFactory",
-    "Tokenizer",
-    "TokenizerError",
-    "apply_format",
-    "builtin_profile",
-    "check",
-    "check_template",
-    "cloze_template",
-    "compare",
-    "encode_pairs",
-    "known_formats",
-    "laid_out",
-    "load_tasks",
-    "load_tokenizer",
-    "mmlu_template",
-    "register_format",
-    "register_system",
-    "render",
-    "render_task",
-    "study_of",
-]
+    from pytest_promptfmt.profiles import (
+        ARCHETYPES as ARCHETYPES,
+        Encoding as Encoding,
+        Tokenizer as Tokenizer,
+        load_tokenizer as load_tokenizer,
+    )
+    from pytest_promptfmt.profiles.encoding import EncodedPair as EncodedPair, encode_pairs as encode_pairs
+    from pytest_promptfmt.results.library import (
+        check as check,
+        compare as compare,
+        render as render,
+        study_of as study_of,
+    )
+    from pytest_promptfmt.snapshots.changes import Change as Change
+    from pytest_promptfmt.study import Study as Study
+    from pytest_promptfmt.systems import (
+        ReadContext as ReadContext,
+        System as System,
+        check_template as check_template,
+        register_system as register_system,
+    )
+    from pytest_promptfmt.systems.task_files import load_tasks as load_tasks
+    from pytest_promptfmt.tasks import TaskFile as TaskFile, render_task as render_task
 
 
 def __getattr__(name: str) -> Any:
-    return loaded(globals(), name)
+    return sorted(modules_of(__file__)) if name == "__all__" else loaded(globals(), name)
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *modules_of(__file__)})

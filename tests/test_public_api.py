@@ -7,7 +7,6 @@ import sys
 import pytest
 
 import pytest_promptfmt
-from pytest_promptfmt.core.lazy_names import modules_of
 
 HEAVY = ("yaml", "jinja2", "syrupy", "tokenizers", "transformers", "datasets", "pyarrow", "numpy")
 
@@ -30,12 +29,8 @@ def test_every_promised_name_resolves_to_the_object_of_that_name(name: str) -> N
     assert getattr(value, "__name__", name) == name
 
 
-def test_every_promised_name_is_imported_for_types_and_nothing_else_is() -> None:
-    assert sorted(modules_of(pytest_promptfmt.__file__)) == sorted(pytest_promptfmt.__all__)
-
-
 def test_names_are_listed_for_completion() -> None:
-    assert set(pytest_promptfmt.__all__) <= set(dir(pytest_promptfmt))
+    assert {"Task", "render_task"} <= set(pytest_promptfmt.__all__) <= set(dir(pytest_promptfmt))
 
 
 def test_an_unknown_name_is_an_ordinary_attribute_error() -> None:
