@@ -201,9 +201,9 @@ class OutcomeCache:
         except (KeyError, TypeError, ValueError):
             return None
 
-    def put(self, path: Path, entry: IndexEntry | None, made_of: Iterable[str]) -> None:
+    def put(self, path: Path, entry: IndexEntry | None, paths: Iterable[str]) -> None:
         """Store the entry of a file in the index."""
-        inputs = self._contents.all(made_of) if self.is_on else None
+        inputs = self._contents.all(paths) if self.is_on else None
         if inputs is not None:
             written = None if entry is None else written_entry(entry)
             self.store.put(ENTRIES, str(path), {"inputs": inputs, "entry": written})

@@ -256,7 +256,7 @@ class WatchedFiles:
         self.packages: set[str] = set()  # that their code imports
         contents.take(f"{contents.places.rootdir}/")  # to which pytest may add the folder of its own cache
 
-    def watch(self, path: Path, file: TaskFile, tasks: Iterable[Task], settings: Settings) -> None:
+    def add(self, path: Path, file: TaskFile, tasks: Iterable[Task], settings: Settings) -> None:
         """Add a file that was read, with the inputs that reading shows."""
         read = _read_for(file)
         if read is None:
@@ -389,7 +389,7 @@ def _read_for(file: TaskFile) -> Collection[str] | None:
     if file.yaml is not None:
         return [*(str(part.path) for part in file.yaml.parts), *file.yaml.named]
     system = known_systems().get(file.tasks[0].system) if file.tasks else None
-    return system.made_of(file.path) if system is not None else None
+    return system.inputs_of(file.path) if system is not None else None
 
 
 def _texts_and_modules(configs: Sequence[Mapping[Any, Any]]) -> tuple[set[str], set[str]]:

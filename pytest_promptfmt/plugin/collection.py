@@ -85,7 +85,7 @@ class TaskFileNode(pytest.File):
         made = [attempt.task for attempt in found]
         run.expected.define(self.path, [(task.id, task.name, task.format) for task in made])
         if run.cache.is_on:
-            run.cache.watched.watch(self.path, file, made, settings)
+            run.cache.watched.add(self.path, file, made, settings)
         self._warn(*notes)
         if run.outputs.baseline is not None:
             run.found.defined[str(self.path)] = [*file.names, *(task.id for task in made)]

@@ -88,7 +88,7 @@ class System(ABC):
         one that is Python.
         """
 
-    def made_of(self, path: Path) -> Collection[str] | None:
+    def inputs_of(self, path: Path) -> Collection[str] | None:
         """Return the paths that the outcomes of a file depend on, besides itself and the names in its folder.
 
         Those of folders end with a slash. None if they are unknown: its outcomes are not cached, and it always runs.

@@ -62,7 +62,7 @@ class KnownEntries(Protocol):
     def get(self, path: Path) -> tuple[IndexEntry | None] | None:
         """Return the entry of a file (None: it has none) as a tuple of one; None if unknown."""
 
-    def put(self, path: Path, entry: IndexEntry | None, made_of: Iterable[str]) -> None:
+    def put(self, path: Path, entry: IndexEntry | None, paths: Iterable[str]) -> None:
         """Keep what was found in a file; what is at these paths makes it what it is."""
 
     def below(self, folder: Path) -> Sequence[IndexEntry] | None:

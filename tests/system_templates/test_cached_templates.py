@@ -160,4 +160,4 @@ def test_what_is_compared_with_a_recording_is_compared_with_it_as_it_is_now(mode
 
 
 def test_the_metadata_of_a_model_is_read_each_time(tmp_path: Path) -> None:
-    assert SYSTEM.made_of(tmp_path / "model.gguf") is None
+    assert SYSTEM.inputs_of(tmp_path / "model.gguf") is None

@@ -80,7 +80,7 @@ def test_a_cached_run_knows_the_snapshots_of_files_with_another_suffix(cached_pr
     project = cached_project
     install(project)
     project.write(
-        "cards.py", CARDS.replace("SYSTEM = ", "    def made_of(self, path):\n        return ()\n\nSYSTEM = ")
+        "cards.py", CARDS.replace("SYSTEM = ", "    def inputs_of(self, path):\n        return ()\n\nSYSTEM = ")
     )
     project.write("metals.cards", "cards:\nWhich metal rusts? | iron\n")
     project.accept()

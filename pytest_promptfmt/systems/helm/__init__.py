@@ -40,7 +40,10 @@ class Helm(System):
         """
         if head.startswith(_UTF16):
             head = head.decode("utf-16", "replace").encode()
-        return _SIGN.search(head) is not None and not _is_recording(path)
+        rest = path.name.removesuffix(self.recordings[0])
+        stems = [rest[: dot.start()] for dot in re.finditer(r"\.", rest)] if rest != path.name else []
+        names = (f"{stem}{suffix}" for stem in stems for suffix in (".yaml", ".yml"))
+        return _SIGN.search(head) is not None and not any(path.with_name(name).is_file() for name in names)
 
     def read(self, path: Path, context: ReadContext) -> TaskFile | None:
         """Return the task of an adapter file, with the request states that cannot be used; raises SourceError."""
@@ -48,7 +51,7 @@ class Helm(System):
 
         return read_adapter_task(path, self.name)
 
-    def made_of(self, path: Path) -> Collection[str]:
+    def inputs_of(self, path: Path) -> Collection[str]:
         """Return the file with the metrics of a run, next to its request states."""
         from pytest_promptfmt.systems.helm.adapter_files import RUN_SPEC
 
@@ -74,12 +77,6 @@ class Helm(System):
         from pytest_promptfmt.systems.helm.harness_side import requests_of
 
         return requests_of(task, docs, shots)
-
-
-def _is_recording(path: Path) -> bool:
-    rest = path.name.removesuffix(Helm.recordings[0])
-    stems = [rest[: dot.start()] for dot in re.finditer(r"\.", rest)] if rest != path.name else []
-    return any(path.with_name(f"{stem}{suffix}").is_file() for stem in stems for suffix in (".yaml", ".yml"))
 
 
 SYSTEM: Final = Helm()

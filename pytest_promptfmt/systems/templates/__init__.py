@@ -56,7 +56,7 @@ class ChatTemplates(System):
                     if self.recognizes(path, head_of(path)):
                         yield path
 
-    def made_of(self, path: Path) -> Collection[str] | None:
+    def inputs_of(self, path: Path) -> Collection[str] | None:
         """Return the files that are read with a template; None for a GGUF file, which is large."""
         from pytest_promptfmt.systems.templates.template_files import files_beside
 
