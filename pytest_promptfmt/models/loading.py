@@ -6,14 +6,12 @@ import contextlib
 import logging
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from pytest_promptfmt.core.errors import ModelError, TokenizerError
 from pytest_promptfmt.core.limits import online
 from pytest_promptfmt.models.model import ModelOptions
-
-if TYPE_CHECKING:
-    from pytest_promptfmt.profiles import Tokenizer
+from pytest_promptfmt.profiles import Tokenizer, load_tokenizer
 
 _DTYPES: Final = ("float32", "bfloat16", "float16", "float64")
 
@@ -23,8 +21,6 @@ def load_model(source: str, options: ModelOptions) -> tuple[Any, Tokenizer]:
 
     Raises ModelError for what is missing or cannot be loaded.
     """
-    from pytest_promptfmt.profiles import load_tokenizer
-
     torch = import_torch()
     import transformers
 

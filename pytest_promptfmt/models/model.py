@@ -11,13 +11,12 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
+from typing import Any, Final, Literal, Protocol
 
+from pytest_promptfmt.core.profile import Split
 from pytest_promptfmt.core.prompt import Instance, Request
-
-if TYPE_CHECKING:
-    from pytest_promptfmt.core.profile import Split
-    from pytest_promptfmt.profiles import Tokenizer
+from pytest_promptfmt.profiles import Tokenizer
+from pytest_promptfmt.profiles.encoding import encode_pairs, encode_prompts
 
 MAX_TOKENS: Final = 256
 """The budget of a task that names none (lm-eval 0.4.13)."""
@@ -206,8 +205,6 @@ def budget_of(arguments: Mapping[str, Any]) -> int:
 
 def with_ids(asked: Sequence[AskedQuestion], tokenizer: Tokenizer, *, split: Split) -> list[AskedQuestion]:
     """Return the questions with the ids that lm-eval 0.4.13's HFLM sends."""
-    from pytest_promptfmt.profiles.encoding import encode_pairs, encode_prompts
-
     pairs = [(one.ask.context, one.ask.continuation) for one in asked if one.ask.continuation is not None]
     prompts = iter(encode_prompts(tokenizer, [one.ask.context for one in asked if one.ask.continuation is None]))
     encoded_pairs = iter(encode_pairs(tokenizer, pairs, split=split))

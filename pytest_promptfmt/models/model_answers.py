@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from pytest_promptfmt.answers.completions import Chain, is_nothing
 from pytest_promptfmt.answers.metric_scores import number_of
@@ -20,10 +20,8 @@ from pytest_promptfmt.core.errors import ModelError, PromptfmtError, did_you_mea
 from pytest_promptfmt.core.prompt import Instance
 from pytest_promptfmt.core.task import Task
 from pytest_promptfmt.models.model import AskedQuestion, Generation, Likelihood
+from pytest_promptfmt.profiles import Tokenizer
 from pytest_promptfmt.tasks import LogLikelihood, Question, metrics_of, questions_of, score_doc
-
-if TYPE_CHECKING:
-    from pytest_promptfmt.profiles import Tokenizer
 
 LABEL_TOKENS: Final = 2
 """A candidate of up to so many tokens is a label, on which a model that follows the format puts its probability."""
@@ -56,23 +54,17 @@ def thresholds_of(task: Task) -> Thresholds | None:
     if written is None:
         return None
     names = [each.name for each in fields(Thresholds)]
+    keys = ("metadata", "promptfmt", "model")
     if not isinstance(written, Mapping):
-        position = task.position("metadata", "promptfmt", "model")
-        raise ModelError(
-            f"metadata.promptfmt.model is {written!r}", position=position, hint=f"write shares of {', '.join(names)}"
-        )
+        hint = f"write shares of {', '.join(names)}"
+        raise task.error(ModelError, f"metadata.promptfmt.model is {written!r}", *keys, hint=hint)
     for name, share in written.items():
-        position = task.position("metadata", "promptfmt", "model", name)
         if name not in names:
-            raise ModelError(
-                f"unknown key {name!r} in metadata.promptfmt.model; expected one of {', '.join(names)}",
-                position=position,
-                hint=did_you_mean(str(name), names),
-            )
+            message = f"unknown key {name!r} in metadata.promptfmt.model; expected one of {', '.join(names)}"
+            raise task.error(ModelError, message, *keys, name, hint=did_you_mean(str(name), names))
         if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share <= 1:
-            raise ModelError(
-                f"the threshold {name!r} is {share!r}", position=position, hint="write a share from 0 to 1"
-            )
+            message = f"the threshold {name!r} is {share!r}"
+            raise task.error(ModelError, message, *keys, name, hint="write a share from 0 to 1")
     return replace(Thresholds(), **written)
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.models.model import Likelihood
+from pytest_promptfmt.models.recording import digest_of
 from pytest_promptfmt.rules.rule_registry import rule
 from pytest_promptfmt.rules.rule_views import finding
 
@@ -32,8 +33,6 @@ def model_saw_other_ids(judged: ModelAnswers) -> Iterator[Finding]:
 
     Real: lm-eval 0.4.13, which cuts off the beginning of long prompts and logs a warning.
     """
-    from pytest_promptfmt.models.recording import digest_of  # only where a model was asked
-
     for reply in judged.replies:
         ask = reply.asked.ask
         meant = (*ask.context_ids, *ask.continuation_ids)

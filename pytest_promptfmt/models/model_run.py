@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from pytest_promptfmt.core.errors import ModelError, UnavailableError
 from pytest_promptfmt.core.profile import Profile
@@ -16,9 +16,7 @@ from pytest_promptfmt.models import open_model
 from pytest_promptfmt.models.model import Answer, AskedQuestion, Model, ModelOptions, questions, with_ids
 from pytest_promptfmt.models.model_answers import ModelAnswers, Reply, Thresholds, scored_questions, thresholds_of
 from pytest_promptfmt.models.recording import AnswerRecorder, RecordingEntry, ReplayModel, digest_of, join_parts
-
-if TYPE_CHECKING:
-    from pytest_promptfmt.profiles import Tokenizer
+from pytest_promptfmt.profiles import Tokenizer, load_tokenizer
 
 TINY: Final = "tiny"
 TINY_FORMATS: Final = frozenset(
@@ -132,7 +130,9 @@ class ModelRun:
                 done += 1
                 show(done)
                 if recorder is not None:
-                    recorder.keep(_entry(model, asked[at], at, answer, task, profile))
+                    one, sent = asked[at], digest_of(answer.sent)
+                    of = dict[str, Any](task=task.id, profile=profile, doc=one.doc, request=at, key=one.ask.key)
+                    recorder.keep(RecordingEntry(**of, answer=answer, sent=sent, model=model.name, facts=model.facts))
         for at, one in enumerate(asked):
             if at in known:
                 yield Reply(asked=one, answer=known[at].answer, sent=known[at].sent)
@@ -149,25 +149,9 @@ class ModelRun:
 def _tokenizer_for(model: Model, profile: Profile) -> Tokenizer | None:
     if profile.tokenizer is None:
         return model.tokenizer
-    from pytest_promptfmt.profiles import load_tokenizer
-
     own = load_tokenizer(profile.tokenizer)
     if model.tokenizer is not None and model.tokenizer.facts.digest != own.facts.digest:
         message = f"profile {profile.name!r} is for a model with the tokenizer {profile.tokenizer_name!r}"
         refusal = UnavailableError(f"{message}, but {model.name} has another tokenizer")
         raise refusal.because("profiles whose tokenizer is not the model's")
     return own
-
-
-def _entry(model: Model, one: AskedQuestion, at: int, answer: Answer, task: Task, profile: str) -> RecordingEntry:
-    return RecordingEntry(
-        task=task.id,
-        profile=profile,
-        doc=one.doc,
-        request=at,
-        key=one.ask.key,
-        answer=answer,
-        sent=digest_of(answer.sent),
-        model=model.name,
-        facts=model.facts,
-    )

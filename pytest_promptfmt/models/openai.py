@@ -15,11 +15,10 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from pytest_promptfmt.core.errors import ModelError
 from pytest_promptfmt.models.model import Ask, Finish, Generation, Likelihood, ModelOptions, cut
+from pytest_promptfmt.profiles import Tokenizer
 
 if TYPE_CHECKING:
     import openai
-
-    from pytest_promptfmt.profiles import Tokenizer
 
 RETRIES: Final = 2
 _MOST_STOPS: Final = 4

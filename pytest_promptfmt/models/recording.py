@@ -15,15 +15,14 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Final
+from typing import Any, BinaryIO, Final
 from uuid import uuid4
 
 from pytest_promptfmt.core import gate, writing
 from pytest_promptfmt.core.errors import ModelError, Position
 from pytest_promptfmt.models.model import Answer, Ask, Generation, Likelihood, ModelOptions
-
-if TYPE_CHECKING:
-    from pytest_promptfmt.profiles import Tokenizer
+from pytest_promptfmt.profiles import Tokenizer
+from pytest_promptfmt.profiles.encoding import digest_of_ids
 
 DECIMALS: Final = 6
 _FINISHES: Final = ("stop", "end", "length")
@@ -76,8 +75,6 @@ class RecordingEntry:
 
 def digest_of(ids: Sequence[int] | None) -> str | None:
     """Return the digest of token ids as snapshots show it, None of none."""
-    from pytest_promptfmt.profiles.encoding import digest_of_ids
-
     return None if ids is None else digest_of_ids(ids)
 
 

@@ -16,11 +16,10 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from pytest_promptfmt.core.errors import ModelError
 from pytest_promptfmt.models.loading import import_torch, load_model
 from pytest_promptfmt.models.model import Ask, Finish, Generation, Likelihood, ModelOptions, cut
+from pytest_promptfmt.profiles import Tokenizer
 
 if TYPE_CHECKING:
     import torch
-
-    from pytest_promptfmt.profiles import Tokenizer
 
 TINY_FOLDER: Final = Path(__file__).parent / "tiny"
 """The bundled model, a Llama of some 360,000 weights (see its MODEL_CARD.md); transformers reads it like any other."""
