@@ -100,6 +100,12 @@ class CodeNotAllowedError(UnavailableError):
 
     reason = "Python code that may not run: outside the rootdir and --promptfmt-allow-code, or no code may run at all"
 
+    @classmethod
+    def of(cls, message: str, position: Position | None) -> Self:
+        """Return the error with how to allow code."""
+        hint = "to allow code, use --promptfmt-allow-code PATH, or allow_code=True in Python"
+        return cls(message, position=position, hint=hint)
+
 
 class FunctionError(PromptfmtError):
     """A `!function` that does not resolve, or whose module does not import.

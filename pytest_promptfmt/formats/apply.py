@@ -345,11 +345,8 @@ def template_of(task: Task, resolve: Resolve | None = None) -> TemplateConfig:
     kind = options.get("template_type")
     if isinstance(kind, FunctionRef):
         if resolve is None:
-            raise CodeNotAllowedError(
-                f"template is the Python class {kind}, which may not run here",
-                position=kind.position,
-                hint="to allow code, use --promptfmt-allow-code PATH, or allow_code=True in Python",
-            )
+            message = f"template is the Python class {kind}, which may not run here"
+            raise CodeNotAllowedError.of(message, kind.position)
         options = {**options, "template_type": resolve(kind)}
     with placed(lambda key: task.position("template", key)):
         return TemplateFactory.from_dict(options)

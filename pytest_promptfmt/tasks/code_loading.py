@@ -69,7 +69,8 @@ class CodeLoader(SourceLoader):
         if self._is_root:
             vars(module)["__getattr__"] = lambda name: _part(f"{self.name}.{name}")
         source = self.get_data(self.path)
-        if not self._is_of_harness:
+        package, *parts = self.name.split(".")
+        if package not in PACKAGES or parts[:1] == ["tasks"]:  # not of the harness itself
             restore_removed(source)
         with put_off(source):
             try:
@@ -83,11 +84,6 @@ class CodeLoader(SourceLoader):
     @property
     def _is_root(self) -> bool:
         return self.name in PACKAGES
-
-    @property
-    def _is_of_harness(self) -> bool:
-        package, *parts = self.name.split(".")
-        return package in PACKAGES and parts[:1] != ["tasks"]
 
     def _import(
         self,

@@ -145,12 +145,7 @@ class LmEvalClass(Assembly):
         """Return what makes the instances of these docs. Raises CodeNotAllowedError for a class not imported."""
         if self.made is None:
             message = f"{task.name} is the Python class {self.ref}, which is not allowed to run"
-            raise task.error(
-                CodeNotAllowedError,
-                message,
-                "class",
-                hint="to allow code, use --promptfmt-allow-code PATH, or allow_code=True in Python",
-            )
+            raise CodeNotAllowedError.of(message, task.position("class"))
         if _is_own(type(self.made), "build_all_requests"):  # which may refuse a profile
             return HarnessAssembler(task, docs, num_fewshot)
         return LmEvalClassAssembler(task, docs, num_fewshot, self.made)

@@ -15,7 +15,6 @@ from pytest_promptfmt.systems.eval_framework.metric_classes import (
     Scores,
     distributional_correctness,
     probability_mass,
-    probability_mass_norm,
 )
 
 CASES: list[tuple[Scores, Golds, list[float | None]]] = [
@@ -82,7 +81,7 @@ def test_a_common_leading_space_changes_no_distributional_correctness() -> None:
 def test_very_small_scores_have_a_probability_mass() -> None:
     scores = {" A": -900.0, " B": -950.0}
     assert probability_mass(scores, [" A"]) == pytest.approx(1)
-    assert probability_mass_norm(scores, [" A"]) == pytest.approx(1)
+    assert LIKELIHOOD_METRICS["ProbabilityMassNorm"](scores, [" A"]) == pytest.approx(1)
 
 
 def test_probability_mass_takes_a_gold_that_is_one_text() -> None:

@@ -240,16 +240,13 @@ class _Loader:
     missing: set[str] = field(default_factory=set)
 
     def load(self, subject: str | None) -> _Splits:
-        rows = {name: [copy.deepcopy(dict(row)) for row in self._of(subject, name)] for name in self.splits}
-        loaded = _Splits(rows)
+        """Return the rows of a subject: those that name it where some do, else all."""
+        loaded = _Splits()
+        for name, rows in self.splits.items():
+            mine = [row for row in rows if subject is not None and _names(row.get("subject"), subject)]
+            loaded[name] = [copy.deepcopy(dict(row)) for row in mine or rows]
         loaded.missing = self.missing
         return loaded
-
-    def _of(self, subject: str | None, split: str) -> Sequence[Doc]:
-        """Return the rows of a subject: those that name it where some do, else all."""
-        rows = self.splits[split]
-        mine = [row for row in rows if subject is not None and _names(row.get("subject"), subject)]
-        return mine or rows
 
     def metadata(self) -> dict[str, str]:
         return {}

@@ -14,7 +14,7 @@ import string
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from types import SimpleNamespace
 from typing import Any, Final
 
@@ -39,11 +39,6 @@ def accuracy(scores: Scores, golds: Golds) -> float:
     return float(_best(scores) in _listed(golds))
 
 
-def accuracy_norm(scores: Scores, golds: Golds) -> float:
-    """Return the accuracy of scores divided by the number of characters."""
-    return float(_best(_per_character(scores)) in _listed(golds))
-
-
 def confidence_weighted_accuracy(scores: Scores, golds: Golds) -> float:
     """Return the probability of the winner when it is right, else 0; per character, ignoring outer spaces and case."""
     chances = _softmax(_per_character(scores))
@@ -54,11 +49,6 @@ def confidence_weighted_accuracy(scores: Scores, golds: Golds) -> float:
 def probability_mass(scores: Scores, golds: Golds) -> float:
     """Return the probability of all gold candidates together."""
     return sum(chance for candidate, chance in _softmax(scores).items() if candidate in _listed(golds))
-
-
-def probability_mass_norm(scores: Scores, golds: Golds) -> float:
-    """Return the probability mass of scores divided by the number of characters."""
-    return probability_mass(_per_character(scores), golds)
 
 
 def ternary_score(scores: Scores, golds: Golds) -> float:
@@ -93,12 +83,17 @@ def bits_per_byte(scores: Scores, golds: Golds) -> float:
     raise ScoringError(f"the gold answers {list(_listed(golds))!r} are not among the candidates {list(scores)!r}")
 
 
+def _normalised(metric: Callable[[Scores, Golds], float]) -> Callable[[Scores, Golds], float]:
+    """Return a metric of scores divided by the number of characters."""
+    return lambda scores, golds: metric(_per_character(scores), golds)
+
+
 LIKELIHOOD_METRICS: Final[Mapping[str, Callable[[Scores, Golds], float]]] = {
     "AccuracyLoglikelihood": accuracy,
-    "AccuracyNormLoglikelihood": accuracy_norm,
+    "AccuracyNormLoglikelihood": _normalised(accuracy),
     "ConfidenceWeightedAccuracy": confidence_weighted_accuracy,
     "ProbabilityMass": probability_mass,
-    "ProbabilityMassNorm": probability_mass_norm,
+    "ProbabilityMassNorm": _normalised(probability_mass),
     "TernaryScore": ternary_score,
     "DistributionalCorrectnessScore": distributional_correctness,
     "BitsPerByteLoglikelihood": bits_per_byte,
@@ -143,32 +138,23 @@ _NO_PUNCTUATION: Final = str.maketrans("", "", string.punctuation)
 _OLMES: Final = (",", r"\$", r"(?s).*#### ", r"\.$")
 
 
-def accuracy_completion(completion: str, golds: Sequence[str]) -> float:
-    """Return 1.0 when the completion is a gold text, byte for byte."""
-    return float(completion in golds)
-
-
 def accuracy_completion_olmes(completion: str, golds: Sequence[str]) -> float:
     """Return the share of golds equal to the completion without commas, dollar signs, `####` and a last full stop."""
     stripped = [_without_signs(gold) for gold in golds]
     return stripped.count(_without_signs(completion)) / len(stripped) if stripped else 0.0
 
 
-def f1(completion: str, golds: Sequence[str]) -> float:
-    """Return the best F1 of lower-case words over the golds."""
-    return _best_f1(completion, golds, str.lower)
-
-
-def f1_squad_normalized(completion: str, golds: Sequence[str]) -> float:
-    """Return the best F1 over the golds without punctuation and articles."""
-    return _best_f1(completion, golds, lambda text: _ARTICLES.sub(" ", text.lower().translate(_NO_PUNCTUATION)))
+def best_f1(normalise: Callable[[str], str], completion: str, golds: Sequence[str]) -> float:
+    """Return the best F1 of the words of normalised texts over the golds."""
+    words = normalise(completion).split()
+    return max((_f1(normalise(gold).split(), words) for gold in golds), default=0.0)
 
 
 COMPLETION_METRICS: Final[Mapping[str, Callable[[str, Sequence[str]], float]]] = {
-    "AccuracyCompletion": accuracy_completion,
+    "AccuracyCompletion": lambda completion, golds: float(completion in golds),  # byte for byte
     "AccuracyCompletionOLMES": accuracy_completion_olmes,
-    "F1": f1,
-    "F1SquadNormalized": f1_squad_normalized,
+    "F1": partial(best_f1, str.lower),
+    "F1SquadNormalized": partial(best_f1, lambda text: _ARTICLES.sub(" ", text.lower().translate(_NO_PUNCTUATION))),
 }
 
 
@@ -176,11 +162,6 @@ def _without_signs(text: str) -> str:
     for pattern in _OLMES:
         text = re.sub(pattern, "", text)
     return text
-
-
-def _best_f1(completion: str, golds: Sequence[str], normalise: Callable[[str], str]) -> float:
-    words = normalise(completion).split()
-    return max((_f1(normalise(gold).split(), words) for gold in golds), default=0.0)
 
 
 def _f1(gold: list[str], found: list[str]) -> float:

@@ -106,11 +106,8 @@ class ClassAssembly(Assembly):
     def assembler(self, task: Task, docs: TaskDocs, num_fewshot: int | None) -> EvalClassAssembler:
         """Return what makes the instances of these docs. Raises CodeNotAllowedError for a class not imported."""
         if self.found is None:
-            raise CodeNotAllowedError(
-                f"{task.name} is the Python class {self.ref}, which is not allowed to run",
-                position=task.position("class"),
-                hint="to allow code, use --promptfmt-allow-code PATH, or allow_code=True in Python",
-            )
+            message = f"{task.name} is the Python class {self.ref}, which is not allowed to run"
+            raise CodeNotAllowedError.of(message, task.position("class"))
         from pytest_promptfmt.systems.eval_framework.messages import EvalClassAssembler  # only where prompts are made
 
         return EvalClassAssembler(task, self.found, docs, task.shots(num_fewshot))
@@ -369,22 +366,14 @@ def _task_of(name: str, value: Any, path: Path) -> Task:
         position = given.position or position
     except Exception:  # it is reported where the task is bound, and hides none of the others
         given = None
+    shots = getattr(value, OWN_SHOTS, None)
     return Task(
         name=name,
         path=path,
         system="eval-framework",
         target_delimiter="",
-        num_fewshot=_shots_of(value),
+        num_fewshot=shots if isinstance(shots, int) and not isinstance(shots, bool) and shots >= 0 else None,
         config=MappingProxyType({"task": name}),
         assembly=ClassAssembly(FunctionRef(path.stem, name, path.parent, position), name, given),
-        locate=_at(position),
+        locate=lambda keys: position if keys in (("task",), ("class",)) else None,
     )
-
-
-def _shots_of(value: Any) -> int | None:
-    shots = getattr(value, OWN_SHOTS, None)
-    return shots if isinstance(shots, int) and not isinstance(shots, bool) and shots >= 0 else None
-
-
-def _at(position: Position) -> Locate:
-    return lambda keys: position if keys in (("task",), ("class",)) else None

@@ -199,7 +199,11 @@ def read_spec(written: Any, where: Where, infer_method: Callable[[], str]) -> Re
     """
     reader = _Reader(where)
     deviations = tuple(reader.read(written))
-    fields = {name: _frozen(name, value) for name, value in reader.values.items()}
+    fields = reader.values | {name: tuple(value) for name, value in reader.values.items() if isinstance(value, list)}
+    if "substitutions" in fields:
+        fields["substitutions"] = tuple(
+            Substitution(each["source"], each["target"]) for each in fields["substitutions"]
+        )
     inferred = not fields.get("method")
     if inferred:
         fields["method"] = infer_method()
@@ -309,12 +313,6 @@ def _near(key: str) -> str | None:
     return near[0] if len(near) == 1 else None
 
 
-def _frozen(name: str, value: Any) -> Any:
-    if name == "substitutions":
-        return tuple(Substitution(each["source"], each["target"]) for each in value)
-    return tuple(value) if isinstance(value, list) else value
-
-
 def _check_method(method: str, where: Where) -> None:
     if method in METHODS:
         return
@@ -327,14 +325,13 @@ def _check_method(method: str, where: Where) -> None:
 
 
 def _check_patterns(fields: Mapping[str, Any], where: Where) -> None:
-    patterns: list[tuple[tuple[str | int, ...], str | None, str]] = [
-        (("output_mapping_pattern",), fields.get("output_mapping_pattern"), "")
-    ]
-    for number, each in enumerate(fields.get("substitutions", ())):
-        patterns.append((("substitutions", number), each.source, each.target))
-    for keys, pattern, target in patterns:
-        if pattern is None:
-            continue
+    patterns: dict[tuple[str | int, ...], Substitution] = {
+        ("substitutions", number): each for number, each in enumerate(fields.get("substitutions", ()))
+    }
+    if fields.get("output_mapping_pattern") is not None:
+        patterns = {("output_mapping_pattern",): Substitution(fields["output_mapping_pattern"], ""), **patterns}
+    for keys, each in patterns.items():
+        pattern, target = each.source, each.target
         try:
             re.compile(pattern).sub(target, "")  # also reads the target, which may name missing groups
         except (re.error, IndexError, OverflowError, RecursionError) as error:

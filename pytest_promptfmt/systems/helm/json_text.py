@@ -51,8 +51,7 @@ class JsonText:
 
     def repeated_keys(self, key: str) -> list[str]:
         """Return the names that appear more than once in the object of a top-level key."""
-        names = Counter(str(name) for name, *_ in self._members_of(key))
-        return [name for name, count in names.items() if count > 1]
+        return [name for name, count in Counter(str(name) for name, *_ in self._members_of(key)).items() if count > 1]
 
     def position(self, offset: int) -> Position:
         """Return the place of the character at `offset` (from 0)."""

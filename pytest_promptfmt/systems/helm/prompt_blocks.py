@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Final
 
@@ -34,10 +34,6 @@ class PromptPiece:
     span: Span
     message: int
     is_delimiter: bool = False
-
-    def with_text(self, text: str) -> PromptPiece:
-        """Return the piece with another text."""
-        return PromptPiece(Span(text, self.span.origin), self.message, self.is_delimiter)
 
 
 @dataclass(frozen=True)
@@ -281,8 +277,8 @@ def cut(pieces: Iterable[PromptPiece], start: int, end: int) -> list[PromptPiece
         text = piece.span.text
         after = at + len(text)
         if at < end and after > start:
-            inside = text[max(start - at, 0) : end - at]
-            found.append(piece if inside == text else piece.with_text(inside))
+            inside = Span(text[max(start - at, 0) : end - at], piece.span.origin)
+            found.append(piece if inside.text == text else replace(piece, span=inside))
         at = after
     return found
 

@@ -85,7 +85,9 @@ class _Comparison:
         if spec.asks_references and not (isinstance(reference, int) and 0 <= reference < len(row.references)):
             raise state.error(f"reference_index {reference!r} is not a reference of the instance")
         if spec.method == "language_modeling":
-            return _of_language(state, row, prompt)
+            # Windows hold whole parts of the text; the first may have the prefix token before it.
+            is_part = prompt in row.text or (prompt.endswith(row.text) and row.text)
+            return None if is_part else _difference(state, prompt, row.text)
         is_calibration = state.get("request_mode") == "calibration"
         if is_calibration:
             row = replace(row, text=CALIBRATION_INPUT)
@@ -127,13 +129,6 @@ class _Comparison:
             self._drawn[trial] = draw_rows(self._train, spec.max_train_instances, trial=trial, sample=spec.sample_train)
         drawn = self._drawn[trial]
         return drawn[:count] if isinstance(count, int) and count >= 0 else drawn
-
-
-def _of_language(state: RequestState, row: HelmInstance, prompt: str) -> PromptDifference | None:
-    # Windows hold whole parts of the text; the first may have the prefix token before it.
-    if prompt in row.text or (prompt.endswith(row.text) and row.text):
-        return None
-    return _difference(state, prompt, row.text)
 
 
 def _difference(

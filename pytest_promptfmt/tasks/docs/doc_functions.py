@@ -120,12 +120,7 @@ def processed(
 def not_allowed(function: FunctionRef, task: Task, keys: tuple[str, ...]) -> CodeNotAllowedError:
     """Return the error for a function of a task whose code may not run."""
     message = f"{'.'.join(keys)} is the Python function {function}, which is not allowed to run"
-    return task.error(
-        CodeNotAllowedError,
-        message,
-        *keys,
-        hint="to allow code, use --promptfmt-allow-code PATH, or allow_code=True in Python",
-    )
+    return CodeNotAllowedError.of(message, task.position(*keys))
 
 
 def run_code(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice, takewhile
 from pathlib import Path
@@ -59,10 +60,9 @@ def local_files(task: Task) -> LocalFiles | None:
     Raises DocsError when the task clearly names a local file that is not there, but its folder is: data in a folder
     that does not exist is made elsewhere, like that of a hub.
     """
-    try:
+    with suppress(_NoFolderError):
         return _local_files(task)
-    except _NoFolderError:
-        return None
+    return None
 
 
 class _NoFolderError(Exception):
@@ -119,10 +119,9 @@ def _gathered(task: Task, splits: Mapping[str, tuple[Path, ...]], kind: str | No
 
 
 def _is_safely(test: Any) -> bool:
-    try:
+    with suppress(OSError, ValueError):
         return bool(test())
-    except (OSError, ValueError):
-        return False
+    return False
 
 
 def _named_files(task: Task, kind: str, options: Mapping[str, Any]) -> LocalFiles | None:

@@ -11,6 +11,7 @@ import copy
 import difflib
 import inspect
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import wraps
 from typing import Any, Final, NamedTuple
 
@@ -170,11 +171,8 @@ def call_function(spec: Spec, *arguments: Any, key: str, where: str, position: P
     LimitExceededError after `FUNCTION_SECONDS`, CodeNotAllowedError for a function that was never resolved.
     """
     if isinstance(spec, FunctionRef):
-        raise CodeNotAllowedError(
-            f"{key} {where} is the Python function {spec}, which is not allowed to run",
-            position=spec.position,
-            hint="to allow code, use --promptfmt-allow-code PATH, or allow_code=True in Python",
-        )
+        message = f"{key} {where} is the Python function {spec}, which is not allowed to run"
+        raise CodeNotAllowedError.of(message, spec.position)
     try:
         with time_limit(FUNCTION_SECONDS, f"{key} {where}", position):
             return spec(*arguments, **options)
@@ -199,7 +197,14 @@ def text_field(task: Task, spec: Spec, key: str, columns: Collection[str]) -> Fi
 
 def target_field(task: Task, spec: Spec, key: str, columns: Collection[str]) -> FieldMapping:
     """Return the gold answer: an index, a text or a list."""
-    convert = _digits_or_list if task.doc_to_choice is not None else _list_literal
+
+    def convert(text: str) -> Any:
+        if task.doc_to_choice is not None and text.isdigit():
+            return _digits(text)
+        with suppress(SyntaxError, ValueError):
+            return ast.literal_eval(text) if len(text) > 1 and text[0] == "[" and text[-1] == "]" else text
+        return text
+
     given = None if isinstance(spec, TextTemplate) else convert
     return FieldMapping(task, spec, "answer", key, columns, given, (int, list))
 
@@ -219,19 +224,6 @@ FIELDS_BY_KEY: Final[Mapping[str, Callable[..., FieldMapping]]] = {
 def _digits(text: str) -> Any:
     # `007` and `²` are digits but no literals: lm-eval fails on them, and so do we.
     return ast.literal_eval(text) if text.isdigit() else text
-
-
-def _digits_or_list(text: str) -> Any:
-    return ast.literal_eval(text) if text.isdigit() else _list_literal(text)
-
-
-def _list_literal(text: str) -> Any:
-    if len(text) < 2 or text[0] != "[" or text[-1] != "]":
-        return text
-    try:
-        return ast.literal_eval(text)
-    except (SyntaxError, ValueError):
-        return text
 
 
 _SIMILAR: Final = 0.75

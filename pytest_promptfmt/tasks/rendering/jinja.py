@@ -122,15 +122,9 @@ def _column(context: Context, name: str) -> Any:
     return value
 
 
-def _environment() -> _TaskSandbox:
-    environment = _TaskSandbox(undefined=StrictUndefined, keep_trailing_newline=True)
-    environment.globals["raise_exception"] = _raise_exception
-    environment.globals["_column"] = _column
-    environment.filters["regex_replace"] = _regex_replace
-    return environment
-
-
-_ENVIRONMENT: Final = _environment()
+_ENVIRONMENT: Final = _TaskSandbox(undefined=StrictUndefined, keep_trailing_newline=True)
+_ENVIRONMENT.globals |= {"raise_exception": _raise_exception, "_column": _column}
+_ENVIRONMENT.filters["regex_replace"] = _regex_replace
 _LINE_END: Final = re.compile(r"\r\n|\r")
 _DRAWS_AT_RANDOM: Final = re.compile(r"\blipsum\b|\brandom\b")
 

@@ -77,14 +77,6 @@ def _exact_match_by_name(**arguments: Any) -> dict[str, Any]:
     return exact_match(**arguments)
 
 
-def _as_given(items: Any) -> Any:
-    return items
-
-
-def _nothing(_items: Any) -> None:
-    return None
-
-
 def acc_all(items: Sequence[tuple[Any, Mapping[str, Any]]]) -> Any:
     """Return the share of questions whose answers are all judged rightly; items are (prediction, doc) (MultiRC)."""
     questions: dict[tuple[Any, Any], list[bool]] = {}
@@ -110,12 +102,12 @@ class Metric:
 
 _FUNCTIONS: Final[Mapping[str, MetricFunction]] = {
     "acc_all": acc_all,
-    "bypass": _nothing,
+    "bypass": lambda _items: None,
     "exact_match": _exact_match_by_name,
 }
 
 METRICS: Final[Mapping[str, Metric]] = {
-    name: Metric(_FUNCTIONS.get(name, _as_given), **registered)
+    name: Metric(_FUNCTIONS.get(name, lambda items: items), **registered)
     for name, registered in data_table("metrics")["metrics"].items()
 }
 """Every metric of lm-eval 0.4.13 by the name it is registered under."""
@@ -339,13 +331,8 @@ def brier_score(pairs: Sequence[tuple[Any, Any]]) -> Any:
     return sum(distances) / len(distances)
 
 
-def bypass(_values: Any) -> int:
-    """Return 999, lm-eval's mark for a metric that was not computed."""
-    return 999
-
-
 AGGREGATIONS: Final[Mapping[str, Aggregation]] = {
-    "bypass": bypass,
+    "bypass": lambda _values: 999,  # lm-eval's mark for a metric that was not computed
     "nanmean": nanmean,
     "mean": mean,
     "median": median,
