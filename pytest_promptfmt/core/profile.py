@@ -94,6 +94,8 @@ class Profile:
 
 _ARGUMENT: Final = re.compile(r"[^\s\[\]:/\\]*")
 ARCHETYPE_PREFIX: Final = "archetype:"
+MISTRAL_PREFIX: Final = "mistral:"
+"""The prefix of the path of a tokenizer that mistral-common is to read."""
 TOKENIZER: Final = "tokenizer="
 TEMPLATE: Final = "template="
 """Prefixes of the names of profiles that only the command line or ini defines."""
@@ -101,7 +103,7 @@ TEMPLATE: Final = "template="
 PLAIN: Final = Profile(name="plain")
 
 
-_ARCHETYPES: Final[Mapping[str, tuple[str, str, str]]] = {
+TEMPLATE_ARCHETYPES: Final[Mapping[str, tuple[str, str, str]]] = {
     "chatml": ("bytelevel-qwen", "", "<|im_end|>"),
     "gemma": ("sentencepiece-gemma", "<bos>", "<eos>"),
     "llama2": ("sentencepiece-llama2", "<s>", "</s>"),
@@ -119,12 +121,12 @@ _FORMATTER: Final = "formatter-"
 FORMATTER_NAMES: Final = ("concat", "no-strip-concat", "llama3")
 """The formatters of eval-framework that are built-in profiles; what they do is in profiles/chat_prompt.py."""
 
-CHAT_TEMPLATES: Final[tuple[str, ...]] = tuple(_ARCHETYPES)
+CHAT_TEMPLATES: Final[tuple[str, ...]] = tuple(TEMPLATE_ARCHETYPES)
 """The names of the built-in chat templates."""
 BUILTIN_PROFILES: Final[tuple[str, ...]] = (
     "plain",
-    *(f"{_CHAT}{name}" for name in _ARCHETYPES),
-    *(f"{_CHAT}{name}{_SINGLE}" for name in _ARCHETYPES),
+    *(f"{_CHAT}{name}" for name in TEMPLATE_ARCHETYPES),
+    *(f"{_CHAT}{name}{_SINGLE}" for name in TEMPLATE_ARCHETYPES),
     *(f"{_FORMATTER}{name}" for name in FORMATTER_NAMES),
 )
 DEFAULT_PROFILES: Final[tuple[str, ...]] = ("plain", "chat-chatml", "chat-llama2")
@@ -144,7 +146,7 @@ def builtin_profile(name: str) -> Profile:
     if name.startswith(_FORMATTER):
         return Profile(name=name, formatter=name.removeprefix(_FORMATTER))
     template = name.removeprefix(_CHAT).removesuffix(_SINGLE)
-    tokenizer = f"{ARCHETYPE_PREFIX}{_ARCHETYPES[template][0]}"
+    tokenizer = f"{ARCHETYPE_PREFIX}{TEMPLATE_ARCHETYPES[template][0]}"
     profile = Profile(
         name=name, tokenizer=tokenizer, tokenizer_name=tokenizer, fewshot_as_turns=not name.endswith(_SINGLE)
     )
@@ -153,7 +155,7 @@ def builtin_profile(name: str) -> Profile:
 
 def with_builtin_template(profile: Profile, name: str) -> Profile:
     """Return the profile with a built-in chat template and its special tokens."""
-    _, bos, eos = _ARCHETYPES[name]
+    _, bos, eos = TEMPLATE_ARCHETYPES[name]
     return replace(
         profile,
         chat_template=builtin_template(name),

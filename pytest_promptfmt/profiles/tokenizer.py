@@ -138,7 +138,9 @@ class Tokenizer:
     def encode(self, text: str, *, add_special_tokens: bool = True) -> Encoding:
         """Return `AutoTokenizer(...)(text, add_special_tokens=...)`; raises TokenizerError for what has no UTF-8."""
         encoded = self._encoded(text, add_special_tokens)
-        return Encoding(tuple(encoded.ids), self._pieces_of(encoded.ids), tuple(encoded.offsets))
+        # Not the backend's own pieces: for what a Unigram vocabulary lacks they are the text.
+        pieces = tuple([self._piece(number) or "" for number in encoded.ids])
+        return Encoding(tuple(encoded.ids), pieces, tuple(encoded.offsets))
 
     def ids(self, text: str, *, add_special_tokens: bool = True) -> tuple[int, ...]:
         """Return only the ids: cheaper than `encode` for long texts."""
@@ -152,7 +154,9 @@ class Tokenizer:
         except BaseException as error:
             raise_panic(error, f"{self.name} cannot decode")
             raise
-        return _cleaned_up(text) if self.facts.cleans_up else text
+        for joined in _BEFORE_CLEAN_UP if self.facts.cleans_up else ():
+            text = text.replace(joined, joined.strip())
+        return text
 
     def piece(self, token_id: int) -> str | None:
         """Return the raw piece of the vocabulary behind an id, or None."""
@@ -195,10 +199,6 @@ class Tokenizer:
         token = self.special_tokens.get(name)
         return None if token is None else self.id_of(token)
 
-    def _pieces_of(self, ids: Sequence[int]) -> tuple[str, ...]:
-        # Not the backend's own list: for what a Unigram vocabulary lacks it has the text in place of the piece.
-        return tuple([self._piece(number) or "" for number in ids])
-
     def _ids(self, text: str, add_special_tokens: bool) -> tuple[int, ...]:
         return tuple(self._encoded(text, add_special_tokens).ids)
 
@@ -210,7 +210,7 @@ class Tokenizer:
         try:
             return self.backend.encode(text, add_special_tokens=add_special_tokens)
         except (UnicodeEncodeError, TypeError) as error:
-            at = _first_surrogate(text)
+            at = next((at for at, each in enumerate(text) if "\ud800" <= each <= "\udfff"), None)
             if at is None:
                 raise
             raise TokenizerError(
@@ -231,22 +231,12 @@ def raise_panic(error: BaseException, what: str) -> None:
         ) from error
 
 
-def _first_surrogate(text: str) -> int | None:
-    return next((at for at, character in enumerate(text) if "\ud800" <= character <= "\udfff"), None)
-
-
 def _around(text: str, at: int) -> str:
     return ascii(text[max(0, at - 20) : at + 20])
 
 
 # transformers 5.23, PreTrainedTokenizerBase.clean_up_tokenization: what is replaced, in this order.
 _BEFORE_CLEAN_UP: Final = (" .", " ?", " !", " ,", " ' ", " n't", " 'm", " 's", " 've", " 're")
-
-
-def _cleaned_up(text: str) -> str:
-    for joined in _BEFORE_CLEAN_UP:
-        text = text.replace(joined, joined.strip())
-    return text
 
 
 # -- spelling: how pieces of a vocabulary become text, and how a reader sees them --------------------------------------
@@ -309,11 +299,8 @@ class Alphabet:
 
     def shown_text(self, text: str) -> str:
         """Return text for a reader: whitespace as symbols, invisible characters as `⟨U+200B⟩`."""
-        return "".join(_WHITESPACE.get(character) or _shown_character(character) for character in text)
-
-
-def _shown_character(character: str) -> str:
-    return character if character.isprintable() else f"⟨U+{ord(character):04X}⟩"
+        shown = (_WHITESPACE.get(each) or (each if each.isprintable() else f"⟨U+{ord(each):04X}⟩") for each in text)
+        return "".join(shown)
 
 
 def alphabet_of(backend: Any) -> Alphabet:

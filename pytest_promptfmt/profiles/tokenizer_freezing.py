@@ -220,6 +220,11 @@ def from_transformers(
 
 def facts_of(loaded: Any, digest: str, *, in_python: bool, raw_ids: Mapping[str, Sequence[int]]) -> Facts:
     """Return what a tokenizer of transformers knows beyond its backend."""
+    cleans_up = not in_python and bool(loaded.clean_up_tokenization_spaces)
+    if cleans_up and type(loaded.backend_tokenizer.model).__name__ == "BPE":
+        cleans_up = bool(
+            getattr(loaded, "clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output", False)
+        )
     templates = getattr(loaded, "chat_template", None) or {}
     kind = type(loaded).__name__
     loader = f"transformers {frozen_tokenizers.installed('transformers')} ({kind}{', Python' if in_python else ''})"
@@ -230,15 +235,9 @@ def facts_of(loaded: Any, digest: str, *, in_python: bool, raw_ids: Mapping[str,
         special_tokens={key: str(token) for key, token in loaded.special_tokens_map.items() if isinstance(token, str)},
         extra_special_tokens=tuple(str(token) for token in loaded.all_special_tokens),
         chat_templates=templates if isinstance(templates, dict) else {"default": templates},
-        cleans_up=not in_python and _cleans_up(loaded),
+        cleans_up=cleans_up,
         raw_ids=raw_ids,
     )
-
-
-def _cleans_up(loaded: Any) -> bool:
-    is_bpe = type(loaded.backend_tokenizer.model).__name__ == "BPE"
-    anyway = getattr(loaded, "clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output", False)
-    return bool(loaded.clean_up_tokenization_spaces) and (not is_bpe or bool(anyway))
 
 
 def _probes(loaded: Any) -> tuple[str, ...]:

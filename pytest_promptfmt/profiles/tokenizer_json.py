@@ -193,7 +193,7 @@ def facts_if_verbatim(
         return None
     if not all(isinstance(token, str) and _is_special(in_file.get(token)) for token in named.values()):
         return None
-    if not all(isinstance(token, str) and _is_plain_special(in_file.get(token)) for token in extra):
+    if not all(isinstance(token, str) and _is_special(in_file.get(token), is_plain=True) for token in extra):
         return None
     return Facts(
         class_name="TokenizersBackend",
@@ -225,11 +225,7 @@ def _declares_the_same(decoder: object, added: list[dict[str, Any]]) -> bool:
     )
 
 
-def _is_special(token: Mapping[str, Any] | None) -> bool:
-    return token is not None and token.get("special") is True
-
-
-def _is_plain_special(token: Mapping[str, Any] | None) -> bool:
-    """Return whether adding the text as a special token once more would change nothing."""
-    flags = ("normalized", "lstrip", "rstrip", "single_word")
-    return token is not None and _is_special(token) and not any(token.get(flag) for flag in flags)
+def _is_special(token: Mapping[str, Any] | None, *, is_plain: bool = False) -> bool:
+    """Return whether a token is special, and, if it has to be `is_plain`, stays the same when it is added once more."""
+    flags = ("normalized", "lstrip", "rstrip", "single_word") if is_plain else ()
+    return token is not None and token.get("special") is True and not any(map(token.get, flags))

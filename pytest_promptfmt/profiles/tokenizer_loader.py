@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     import tokenizers
 
 _DIGEST_DIGITS: Final = 16
+_JSON_FILES: Final = ("tokenizer_config.json", "config.json", "special_tokens_map.json", "vocab.json", "tekken.json")
 _PATIENCE_SECONDS: Final = 200
 """How long to wait for another process that makes the same tokenizer: more than its own time limit."""
 
@@ -157,7 +158,8 @@ def _as_they_are(facts: Facts, digest: str) -> Facts:
 def _facts_if_verbatim(source: Source) -> Facts | None:
     if source.layout == "folder":
         if "tokenizer.json" not in source.has:
-            _check_json_files(source)
+            for name in filter(source.has.__contains__, _JSON_FILES):
+                read_json(source.folder / name)  # raises for a broken one
             return None
         template = source.folder / "chat_template.jinja"
         return facts_if_verbatim(
@@ -189,12 +191,6 @@ def _read_tokenizer_json(file: Path) -> dict[str, Any]:
         )
     refuse_unbounded(content, file)
     return content
-
-
-def _check_json_files(source: Source) -> None:
-    for name in ("tokenizer_config.json", "config.json", "special_tokens_map.json", "vocab.json", "tekken.json"):
-        if name in source.has:
-            read_json(source.folder / name)
 
 
 def read_json(file: Path) -> dict[str, Any]:

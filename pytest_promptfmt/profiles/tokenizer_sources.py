@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
@@ -18,9 +18,7 @@ from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.errors import Position, TokenizerError, did_you_mean, display_path
 from pytest_promptfmt.core.files import hub_cache
 from pytest_promptfmt.core.limits import online
-from pytest_promptfmt.core.profile import builtin_template
-
-MISTRAL_PREFIX: Final = "mistral:"
+from pytest_promptfmt.core.profile import ARCHETYPE_PREFIX, MISTRAL_PREFIX, TEMPLATE_ARCHETYPES, builtin_template
 
 MAX_FILE_BYTES: Final = 100 * 1024 * 1024
 """The largest tokenizer file that is read. The largest real ones have about 40 MB."""
@@ -37,12 +35,14 @@ _FILE_NAMES: Final = frozenset(
     }
 )  # fmt: skip
 _SUFFIXES: Final = frozenset({".json", ".model", ".txt", ".jinja", ".spm", ".tiktoken", ".codes", ".v1", ".v2", ".v3"})
+_OF_FILES: Final = _SUFFIXES | {".gguf"}
 NAMED_TEMPLATES: Final = "additional_chat_templates"
 """The folder of a tokenizer's further chat templates, next to its files."""
 
 _OTHER_FILE_BYTES: Final = 32 * 1024 * 1024
 """Files that AutoTokenizer rarely uses count only below this size: such folders contain data sets too."""
 
+_OF_MISTRAL: Final = re.compile(r"tekken.*\.json\Z|\.model\.v")
 _HUB_ID: Final = re.compile(r"(?P<id>[\w.-]+(?:/[\w.-]+)?)(?:@(?P<revision>[\w./-]+))?")
 
 
@@ -114,8 +114,8 @@ def find_source(written: str | Path, *, download: bool = False) -> Source:
 
 
 def _find(text: str, is_path: bool, download: bool) -> Source:
-    if text.startswith(PREFIX):
-        return _of_folder(text, text, archetype_folder(text.removeprefix(PREFIX)), is_archetype=True)
+    if text.startswith(ARCHETYPE_PREFIX):
+        return _of_folder(text, text, archetype_folder(text.removeprefix(ARCHETYPE_PREFIX)), is_archetype=True)
     if text.startswith(MISTRAL_PREFIX):
         return _of_mistral(text)
     reason = gate.refusal_of_name(text) if not is_path else None
@@ -127,7 +127,7 @@ def _find(text: str, is_path: bool, download: bool) -> Source:
     if gate.is_there(path):
         return _of_file(text, path.resolve())
     hub_id = _HUB_ID.fullmatch(text)
-    if is_path or hub_id is None or text.startswith((".", "~")) or _is_named_like_a_file(path):
+    if is_path or hub_id is None or text.startswith((".", "~")) or path.suffix in _OF_FILES or path.is_absolute():
         raise TokenizerError(f"there is no tokenizer at {display_path(path)}", hint=_did_you_mean_path(path))
     return _of_hub(text, hub_id["id"], hub_id["revision"], download)
 
@@ -160,7 +160,7 @@ def _of_mistral(written: str) -> Source:
         raise TokenizerError(f"there is no tokenizer at {display_path(path)}", hint=_did_you_mean_path(path))
     path = path.resolve()
     folder = path if path.is_dir() else path.parent
-    names = [path] if path.is_file() else [file for file in sorted(path.iterdir()) if _is_of_mistral(file.name)]
+    names = [path] if path.is_file() else [file for file in sorted(path.iterdir()) if _OF_MISTRAL.search(file.name)]
     if not names:
         raise TokenizerError(
             f"there is no tokenizer of mistral-common in {display_path(folder)}",
@@ -168,10 +168,6 @@ def _of_mistral(written: str) -> Source:
         )
     _check_file(names[0])
     return Source(written=written, name=folder.name, layout="mistral", folder=folder, files=(names[0],))
-
-
-def _is_of_mistral(name: str) -> bool:
-    return ("tekken" in name and name.endswith(".json")) or ".model.v" in name
 
 
 def _of_hub(written: str, hub_id: str, revision: str | None, download: bool) -> Source:
@@ -252,10 +248,6 @@ def _file_digest(file: Path, *, whole: bool) -> bytes:
         raise TokenizerError(f"cannot be read: {error.strerror}", position=Position(file)) from error
 
 
-def _is_named_like_a_file(path: Path) -> bool:
-    return path.suffix in {*_SUFFIXES, ".gguf"} or path.is_absolute()
-
-
 def _did_you_mean_path(path: Path) -> str | None:
     parent = path.parent
     while not parent.is_dir() and parent != parent.parent:
@@ -266,28 +258,16 @@ def _did_you_mean_path(path: Path) -> str | None:
 
 def _did_you_mean_archetype(name: str) -> str | None:
     bare = name.rpartition(":")[2]
-    if did_you_mean(bare, ARCHETYPES) is None:
-        return None
-    return did_you_mean(PREFIX + bare, [PREFIX + archetype for archetype in ARCHETYPES])
+    named = [ARCHETYPE_PREFIX + archetype for archetype in ARCHETYPES]
+    return did_you_mean(ARCHETYPE_PREFIX + bare, named) if did_you_mean(bare, ARCHETYPES) is not None else None
 
 
 # -- archetypes ------------------------------------------------------------------------------------------------------
 
-PREFIX: Final = "archetype:"
-
-_CHAT_TEMPLATES: Final[Mapping[str, str | None]] = {
-    "bytelevel-gpt2": None,
-    "bytelevel-llama3": "llama3",
-    "bytelevel-qwen": "chatml",
-    "sentencepiece-gemma": "gemma",
-    "sentencepiece-llama2": "llama2",
-    "sentencepiece-llama2-legacy": None,
-    "unigram-t5": None,
-    "wordpiece-bert": None,
-}
-"""Each archetype with the chat template whose markers are its special tokens; GPT-2, T5 and BERT do not chat."""
-
-ARCHETYPES: Final[tuple[str, ...]] = tuple(_CHAT_TEMPLATES)
+ARCHETYPES: Final[tuple[str, ...]] = (
+    *("bytelevel-gpt2", "bytelevel-llama3", "bytelevel-qwen", "sentencepiece-gemma", "sentencepiece-llama2"),
+    *("sentencepiece-llama2-legacy", "unigram-t5", "wordpiece-bert"),
+)
 
 
 def archetype_folder(name: str) -> Path:
@@ -302,8 +282,8 @@ def archetype_folder(name: str) -> Path:
 
 def archetype_chat_template(name: str) -> str | None:
     """Return the chat template of an archetype's family, written for this project; None for families without."""
-    template = _CHAT_TEMPLATES[name]
-    return None if template is None else builtin_template(template)
+    templates = (template for template, (archetype, *_) in TEMPLATE_ARCHETYPES.items() if archetype == name)
+    return next(map(builtin_template, templates), None)
 
 
 # -- the Hugging Face hub and its local cache ------------------------------------------------------------------------

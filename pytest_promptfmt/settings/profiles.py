@@ -20,6 +20,7 @@ from pytest_promptfmt.core.profile import (
     BUILTIN_PROFILES,
     CHAT_TEMPLATES,
     ENGINES,
+    MISTRAL_PREFIX,
     OWN,
     PLAIN,
     RECORDED,
@@ -37,10 +38,9 @@ RESERVED: Final = (*BUILTIN_PROFILES, ALL_CHAT, "extraction")
 """Names that no file may give to a profile."""
 
 NONE: Final = "none"
-MISTRAL_PREFIX: Final = "mistral:"
-"""The prefix of the path of a tokenizer that mistral-common is to read."""
 _MAX_TEMPLATE_BYTES: Final = 4 * 1024 * 1024
 _TEMPLATE_SUFFIXES: Final = (".jinja", ".jinja2", ".j2", ".txt")
+_TOKENIZER_SUFFIXES: Final = (".json", ".model", ".gguf")
 
 
 def defined_profiles(
@@ -163,17 +163,12 @@ def with_tokenizer(profile: Profile, written: str | None, folder: Path, rootdir:
     prefix = MISTRAL_PREFIX if written.startswith(MISTRAL_PREFIX) else ""
     path = (folder / expanded_home(written.removeprefix(prefix))).absolute()
     is_name = written.startswith(ARCHETYPE_PREFIX) or "\0" in written
-    if is_name or not (gate.is_there(path) or _looks_like_path(written)):
+    is_path = written.startswith((".", "/", "~")) or written.count("/") > 1 or written.endswith(_TOKENIZER_SUFFIXES)
+    if is_name or not (is_path or gate.is_there(path)):
         return replace(profile, tokenizer=written, tokenizer_name=written)
     real, root = path.resolve(), rootdir.resolve()
     shown = real.relative_to(root).as_posix() if real.is_relative_to(root) else path.name
     return replace(profile, tokenizer=f"{prefix}{path}", tokenizer_name=f"{prefix}{shown}")
-
-
-def _looks_like_path(written: str) -> bool:
-    return (
-        written.startswith((".", "/", "~")) or written.count("/") > 1 or written.endswith((".json", ".model", ".gguf"))
-    )
 
 
 def with_template(profile: Profile, written: str | None, folder: Path, where: Position | None) -> Profile:
