@@ -342,11 +342,9 @@ class _Dumper(yaml.SafeDumper):
         return True
 
 
-def _represent_text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
-    return dumper.represent_scalar(_STR, value, style=None if _WORD.fullmatch(value) else '"')
-
-
-_Dumper.add_representer(str, _represent_text)
+_Dumper.add_representer(
+    str, lambda dumper, value: dumper.represent_scalar(_STR, value, style=None if _WORD.fullmatch(value) else '"')
+)
 
 
 def _inline(value: Any) -> str:

@@ -13,14 +13,13 @@ import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from hashlib import sha256
 from pathlib import Path
 from typing import Final, Literal
 
 from pytest_promptfmt.answers.phrasing_verdicts import PhrasingRow
 from pytest_promptfmt.core import gate, writing
 from pytest_promptfmt.core.errors import Position, PromptfmtError, SettingsError, display_path, raising
-from pytest_promptfmt.core.finding import Effect, Reported, Severity
+from pytest_promptfmt.core.finding import Effect, Reported, Severity, stable_key
 from pytest_promptfmt.core.json_values import value_of
 from pytest_promptfmt.core.outcome import Accepted, BaselineEntry, Outcome
 from pytest_promptfmt.results.wording import LINES, LISTED_BY_V, below, counted, first_of
@@ -110,7 +109,7 @@ class BaselineRun:
         accepted: list[Accepted] = []
         for row in rows:
             identity = [MISREAD, Path(outcome.file).name, outcome.task, outcome.profile, row.id, *row.verdicts]
-            one = self._accepted(outcome, MISREAD, row.title, _key(identity), outcome.profile)
+            one = self._accepted(outcome, MISREAD, row.title, stable_key(json.dumps(identity)), outcome.profile)
             if one is None:
                 new.append(row)
             else:
@@ -170,7 +169,7 @@ class _LookedAt:
 
     def __init__(
         self,
-        outcomes: Iterable[Outcome],
+        outcomes: Sequence[Outcome],
         rootdir: Path,
         defined: Mapping[str, Collection[str]],
         codes_for: Callable[[Path], Mapping[str, Scope]],
@@ -178,17 +177,10 @@ class _LookedAt:
         self._rootdir = rootdir
         self._defined = defined
         self._codes_for = codes_for
-        self._rendered: set[tuple[str, str]] = set()
-        self._linted: set[tuple[str, str, str]] = set()
-        self._scored: set[tuple[str, str]] = set()
-        self._asked: set[tuple[str, str, str]] = set()
-        for outcome in outcomes:
-            if outcome.rendered:
-                self._rendered.add((outcome.file, outcome.task))
-            if outcome.scored:
-                self._scored.add((outcome.file, outcome.task))
-            self._asked.update((outcome.file, outcome.task, profile) for profile in outcome.asked)
-            self._linted.update((outcome.file, outcome.task, profile) for profile in outcome.linted)
+        self._rendered = {(each.file, each.task) for each in outcomes if each.rendered}
+        self._scored = {(each.file, each.task) for each in outcomes if each.scored}
+        self._asked = {(each.file, each.task, profile) for each in outcomes for profile in each.asked}
+        self._linted = {(each.file, each.task, profile) for each in outcomes for profile in each.linted}
         self._profiles = {profile for _, _, profile in self._linted}
 
     def covers(self, entry: BaselineEntry) -> bool:
@@ -291,11 +283,7 @@ class Baseline:
 
 def error_key(file: str, task: str, message: str) -> str:
     """Return the stable key of an error: the same if its line moved or its file lies in another folder."""
-    return _key([ERROR, Path(file).name, task, _LINES.sub("", message)])
-
-
-def _key(identity: Sequence[str]) -> str:
-    return sha256(json.dumps(identity).encode("utf-8", "backslashreplace")).hexdigest()[:16]
+    return stable_key(json.dumps([ERROR, Path(file).name, task, _LINES.sub("", message)]))
 
 
 def read_entries(path: Path) -> tuple[BaselineEntry, ...]:

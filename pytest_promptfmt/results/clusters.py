@@ -235,18 +235,15 @@ def finding_groups(findings: Iterable[Reported]) -> tuple[FindingGroup, ...]:
     return tuple(sorted(made, key=lambda group: group.rank))
 
 
+_SHARED: Final = ("code", "name", "severity", "message", "where", "saw", "do", "effect")
+"""What a group has of its first finding."""
+
+
 def _finding_group(findings: list[Reported]) -> FindingGroup:
-    first = findings[0]
+    shared: dict[str, Any] = {name: getattr(findings[0], name) for name in _SHARED}
     return FindingGroup(
-        code=first.code,
-        name=first.name,
-        severity=first.severity,
-        message=first.message,
+        **shared,
         count=len(findings),
-        where=first.where,
-        saw=first.saw,
-        do=first.do,
-        effect=first.effect,
         tasks=_subjects(findings),
         places=tuple(map(_place, grouped(findings, lambda finding: (finding.position, finding.keys)).values())),
         profiles=tuple(dict.fromkeys(name for finding in findings for name in finding.profiles)),

@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 from pytest_promptfmt.core.finding import stable_key
 from pytest_promptfmt.core.text import escape_controls, printable
-from pytest_promptfmt.results.clusters import MEANINGS, Cluster, FindingGroup
+from pytest_promptfmt.results.clusters import MEANINGS, FindingGroup
 from pytest_promptfmt.results.run_result import RunResult
 from pytest_promptfmt.results.terminal import cause_lines
 from pytest_promptfmt.results.wording import LINES, PLACES, below
@@ -35,7 +35,10 @@ def sarif_report(result: RunResult, more: Sequence[Mapping[str, Any]] = ()) -> s
     characters from 1.
     """
     results = [_of_finding(group, result.rootdir) for group in result.findings]
-    results += [_of_cluster(cluster, result.rootdir) for cluster in result.clusters]
+    for cluster in result.clusters:
+        at = [(file, None, None) for file in cluster.files(result.rootdir)]
+        level = "note" if cluster.category == "header-only" else "error"
+        results.append(sarif_result(cluster.category, level, cluster.line, at, [cluster.key or cluster.title]))
     results += map(dict, more)
     rules = {group.code: _rule_of_finding(group) for group in result.findings}
     rules |= {name: _rule(name, name, _MEANINGS[name]) for each in results if (name := each["ruleId"]) not in rules}
@@ -77,12 +80,6 @@ def _of_finding(group: FindingGroup, rootdir: Path) -> dict[str, Any]:
     # With its files and keys: a further place is a new result, which a pull request shows.
     places = sorted({f"{below(place.file, rootdir)} {place.keys}" for place in group.places})
     return sarif_result(group.code, _LEVELS[group.severity], message, at, [*places, group.message])
-
-
-def _of_cluster(cluster: Cluster, rootdir: Path) -> dict[str, Any]:
-    level = "note" if cluster.category == "header-only" else "error"
-    at = [(file, None, None) for file in cluster.files(rootdir)]
-    return sarif_result(cluster.category, level, cluster.line, at, [cluster.key or cluster.title])
 
 
 def _rule_of_finding(group: FindingGroup) -> dict[str, Any]:
@@ -146,13 +143,10 @@ def github_annotations(result: RunResult) -> Iterator[str]:
 
 def github_annotation(level: str, place: dict[str, str], title: str, message: str) -> str:
     """Return one command of GitHub's runner; no name or message can end it or begin another."""
-    named = ",".join(f"{name}={_property(value)}" for name, value in {**place, "title": title}.items())
+    given = {name: _data(value) for name, value in {**place, "title": title}.items()}
+    named = ",".join(f"{name}={text.replace(':', '%3A').replace(',', '%2C')}" for name, text in given.items())
     return f"::{level} {named}::{_data(message)}"
 
 
 def _data(text: str) -> str:
     return escape_controls(text).replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
-
-
-def _property(text: str) -> str:
-    return _data(text).replace(":", "%3A").replace(",", "%2C")

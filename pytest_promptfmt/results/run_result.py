@@ -179,12 +179,6 @@ class RunResult:
         return {file: frozenset(_tasks(groups[file])) for file in sorted(groups)}
 
     @cached_property
-    def unused_globs(self) -> tuple[str, ...]:
-        """Return the per-file ignores that fit a file and took no finding away."""
-        used = used_globs(self.outcomes)
-        return tuple(glob for glob in used if not used[glob])
-
-    @cached_property
     def top(self) -> Path:
         """Return the top folder of the git work tree."""
         return writing.top_of(self.rootdir)

@@ -11,8 +11,8 @@ from pytest_promptfmt.core.errors import display_path
 from pytest_promptfmt.core.release import LATEST, OLDEST
 from pytest_promptfmt.core.text import printable
 from pytest_promptfmt.results.baseline import baseline_lines
-from pytest_promptfmt.results.clusters import SEVERITIES, Cluster, FindingGroup, FindingPlace
-from pytest_promptfmt.results.run_result import RunResult
+from pytest_promptfmt.results.clusters import SEVERITIES, FindingGroup, FindingPlace
+from pytest_promptfmt.results.run_result import RunResult, used_globs
 from pytest_promptfmt.results.wording import (
     LINES,
     LISTED_BY_V,
@@ -95,15 +95,17 @@ def _summary(result: RunResult, verbosity: int) -> Iterator[str]:
     """Yield each distinct problem once, with how often and where; nothing when all was well."""
     yield from result.unmatched
     clusters = result.unexplained
-    shown = len(clusters) if verbosity > 0 else LINES
+    shown, names = (len(clusters), None) if verbosity > 0 else (LINES, NAMES)
     for cluster in clusters[:shown]:
-        yield from _cluster_lines(cluster, verbosity)
+        yield cluster.line
+        if len(cluster.members) > 1:
+            yield f"    {listed(cluster.tasks, names)}"
+        yield from (f"    {profile}: {tokens}" for profile, tokens in cluster.tokens.items())
     if len(clusters) > shown:
         yield f"… and {len(clusters) - shown:,} more distinct problems; -v lists them all"
     for keys, tasks in result.unseen.items():
-        yield f"only the text next to the media of {keys} is tested, {counted(len(tasks), 'task')}: " + listed(
-            tasks, None if verbosity > 0 else NAMES
-        )
+        told = f"only the text next to the media of {keys} is tested, {counted(len(tasks), 'task')}"
+        yield f"{told}: {listed(tasks, names)}"
     for reason, tasks in sorted(result.skipped.items(), key=lambda entry: -len(entry[1])):
         remedy = result.remedies.get(reason)
         yield f"skipped, {counted(len(tasks), 'item')}: {reason}" + (f"; {remedy}" if remedy else "")
@@ -127,15 +129,9 @@ def since_lines(result: RunResult) -> Iterator[str]:
     yield from first_of([f"gone: {' '.join(identity)}" for identity in gone], LINES)
 
 
-def _cluster_lines(cluster: Cluster, verbosity: int) -> Iterator[str]:
-    yield cluster.line
-    if len(cluster.members) > 1:
-        yield f"    {listed(cluster.tasks, None if verbosity > 0 else NAMES)}"
-    yield from (f"    {profile}: {tokens}" for profile, tokens in cluster.tokens.items())
-
-
 def _globs(result: RunResult) -> Iterator[str]:
-    for what, globs in (("ignores any finding", result.unused_globs), ("matches any file", result.unmatched_globs)):
+    unused = [glob for glob, is_used in used_globs(result.outcomes).items() if not is_used]
+    for what, globs in (("ignores any finding", unused), ("matches any file", result.unmatched_globs)):
         yield from (f"promptfmt_per_file_ignores: {glob!r} no longer {what}; remove the line" for glob in globs)
 
 
@@ -170,7 +166,8 @@ def finding_lines(
     `result` come before the others, each with those. Infos are among them only where they were selected. The excerpt
     and the fix of causes that are shown in full `above` are left out.
     """
-    ordered, here = by_importance(groups, result), Path.cwd()
+    explaining = {id(group) for group in result.explained.values()} if result is not None else set[int]()
+    ordered, here = sorted(groups, key=lambda group: (id(group) not in explaining, group.rank)), Path.cwd()
     shown = ordered if is_verbose else ordered[:SHOWN_CAUSES]
     for group in shown:
         where = group.places[0].at(here) if group.places else ""
@@ -206,12 +203,6 @@ def totals(groups: Iterable[FindingGroup]) -> str:
     found = ", ".join(counted(counts[severity], severity) for severity in SEVERITIES if counts[severity])
     fix = f"; `promptfmt fix` may fix {fixable:,} [*]" if fixable else ""
     return f"{found}{fix}; details: `promptfmt explain CODE`"
-
-
-def by_importance(groups: Iterable[FindingGroup], result: RunResult | None) -> list[FindingGroup]:
-    """Return the causes that explain failures of the result, then the others, each by rank."""
-    explaining = {id(group) for group in result.explained.values()} if result is not None else set[int]()
-    return sorted(groups, key=lambda group: (id(group) not in explaining, group.rank))
 
 
 def cause_lines(group: FindingGroup, rootdir: Path, most: int | None, *, is_above: bool = False) -> Iterator[str]:

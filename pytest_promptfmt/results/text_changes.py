@@ -15,11 +15,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from hashlib import sha256
 from itertools import islice, pairwise, repeat
 from typing import Any, Final
 
 from pytest_promptfmt.core.docs import TaskDocs
+from pytest_promptfmt.core.finding import stable_key
 from pytest_promptfmt.core.prompt import Instance, Origin, Part, Prompt, Span
 from pytest_promptfmt.core.task import Locate, locate_nowhere
 from pytest_promptfmt.core.text import END, shared_end, shared_start
@@ -130,7 +130,7 @@ def text_change(
     differ = [(name, before or "none", after or "none") for name, before, after in facts if before != after]
     if differ:
         title = f"{', '.join(f'{name} {before} became {after}' for name, before, after in differ)}: {title}"
-        return TextChange(key=_digest(differ), title=title, cause=cause, is_fact=True)
+        return TextChange(key=stable_key(json.dumps(differ)), title=title, cause=cause, is_fact=True)
     words = words_of(text)
     if cause is None or not (words.gone or words.came):
         return TextChange(key=change_key(text, cause.key if cause else ""), title=title, cause=cause, words=words)
@@ -143,7 +143,7 @@ def text_change(
         signature = str(cause.origin.position)
     else:
         signature = _signature(words, text)
-    return TextChange(key=_digest([cause.key, signature]), title=title, cause=cause, words=words)
+    return TextChange(key=stable_key(json.dumps([cause.key, signature])), title=title, cause=cause, words=words)
 
 
 def is_of_tokens(change: Change) -> bool:
@@ -307,7 +307,7 @@ def change_key(changes: Iterable[Change], origin: str = "") -> str:
     inside) distinguishes changes; that place differs between profiles, where markup is around the same text.
     """
     parts = {part if not origin else part[:-1] for change in changes for part in _fragments(change)}
-    return _digest([origin, sorted(parts)])
+    return stable_key(json.dumps([origin, sorted(parts)]))
 
 
 def _fragments(change: Change) -> Iterator[tuple[str, ...]]:
@@ -383,10 +383,6 @@ def _signature(
         last = [change for change in changes if change.place is not None and change.doc == changes[-1].doc][-1:]
         signature.append(sorted({part[-1] for change in last for part in _fragments(change)}))
     return signature
-
-
-def _digest(value: Any) -> str:
-    return sha256(json.dumps(value).encode()).hexdigest()[:16]
 
 
 def _is_of_docs(words: Words, instances: Iterable[Instance]) -> bool:

@@ -235,8 +235,10 @@ def _diff(old: Document, new: Document, context: int, width: int) -> Iterator[st
             if all(met[kind] > _SAME_CHANGES for kind in kinds):
                 left_out += 1
                 continue
-            line = _first(group[0], before, after)
-            yield f"@@ {record_name(number)}{_heading(after or before)}, {line.section}, line {line.number} @@"
+            line, lines = _first(group[0], before, after), after or before
+            has_heading = bool(lines) and (len(lines) == 1 or lines[1].number == 0)  # a first section without lines
+            heading = f" ({lines[0].shown})" if has_heading else ""
+            yield f"@@ {record_name(number)}{heading}, {line.section}, line {line.number} @@"
             at = max(0, group[0].old_start - context)
             for hunk, (removed, added) in zip(group, edits, strict=True):
                 yield from (f" {line[:width]}" for line in shown[0][at : hunk.old_start])
@@ -255,12 +257,6 @@ def _kind_of_edit(removed: Sequence[str], added: Sequence[str]) -> tuple[Any, ..
     rests = [(one[at:], other[at:]) for one, other, at in zip(removed, added, starts, strict=True)]
     ends = [shared_end(*rest) for rest in rests]
     return tuple((one[: len(one) - at], other[: len(other) - at]) for (one, other), at in zip(rests, ends, strict=True))
-
-
-def _heading(lines: Sequence[_Line]) -> str:
-    """Return the heading of a doc in brackets: a first section without lines."""
-    has_heading = bool(lines) and (len(lines) == 1 or lines[1].number == 0)
-    return f" ({lines[0].shown})" if has_heading else ""
 
 
 def _replaced(removed: Sequence[str], added: Sequence[str], width: int) -> Iterator[str]:

@@ -21,14 +21,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pytest_promptfmt.answers.phrasing_verdicts import score_lines
 from pytest_promptfmt.answers.phrasings import CLASSES
-from pytest_promptfmt.core.errors import PromptfmtError, SnapshotError, UnavailableError
+from pytest_promptfmt.core.errors import PromptfmtError, UnavailableError
 from pytest_promptfmt.core.limits import time_limit
 from pytest_promptfmt.core.profile import Profile
 from pytest_promptfmt.core.prompt import Instance, Request, join
 from pytest_promptfmt.core.task import Unset
 from pytest_promptfmt.snapshots.changes import FEW_SHOT, SCORES, SCORING, VERSION
-from pytest_promptfmt.snapshots.document import DocRecord, Document, Section, SectionEntry, read_document
-from pytest_promptfmt.snapshots.paths import read_snapshot
+from pytest_promptfmt.snapshots.document import DocRecord, Document, Section, SectionEntry
+from pytest_promptfmt.snapshots.expected import stored_document
 from pytest_promptfmt.snapshots.token_sections import profile_facts, token_sections
 from pytest_promptfmt.tasks import columns_read, task_reading
 
@@ -329,11 +329,8 @@ def verdict_lines(document: Document) -> dict[str, str]:
 
 def accepted_failures(path: str) -> Mapping[str, Sequence[str]]:
     """Return the cells of each phrasing that an accepted matrix marks as failing."""
-    try:
-        document = read_document((read_snapshot(path) or b"").decode(), Path(path))
-    except (OSError, UnicodeDecodeError, SnapshotError):
-        return {}
-    rows = _entries(document, lambda title: title in CLASSES)
+    document = stored_document(Path(path))
+    rows = _entries(document, lambda title: title in CLASSES) if document is not None else ()
     failed = (re.split(r" {2,}", entry.text) for entry in rows if entry.marked)
     return {name: cells for name, *cells in failed}
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -156,11 +157,8 @@ class ExpectedSnapshots:
         if self._obsolete_by_docs is None:
             self._obsolete_by_docs = {}
             for path in self.obsolete():
-                try:
-                    docs = read_document((read_snapshot(str(path)) or b"").decode(), path).docs
-                except (OSError, UnicodeDecodeError, SnapshotError):
-                    continue
-                self._obsolete_by_docs.setdefault(docs, []).append(path)
+                if (stored := stored_document(path)) is not None:
+                    self._obsolete_by_docs.setdefault(stored.docs, []).append(path)
         same = self._obsolete_by_docs.get(document.docs, [])
         return same[0] if len(same) == 1 else None
 
@@ -180,7 +178,10 @@ class ExpectedSnapshots:
             lost = []
             for path in _snapshot_files(folder):
                 task_id = decode_name(path.parent.name)
-                defined = task_id in ids or any(name in open_names for name in _names_before_format(task_id))
+                defined = task_id in ids or any(
+                    task_id[: at.start()] in open_names  # a name may contain an @, too
+                    for at in re.finditer("@", task_id)
+                )
                 profile = decode_name(path.name.removesuffix(SUFFIX))
                 if defined and self._claims.hold(path):
                     continue
@@ -216,9 +217,11 @@ def _is_named(profile: str, names: Collection[str]) -> bool:
     return profile in names or name.startswith((TOKENIZER, TEMPLATE)) or name.partition(",")[0] in names
 
 
-def _names_before_format(task_id: str) -> Iterator[str]:
-    """Yield what may be the name in `name@format`; names themselves may contain an @."""
-    return (task_id[: match.start()] for match in re.finditer("@", task_id))
+def stored_document(path: Path) -> Document | None:
+    """Return the document of a snapshot file; None for one that cannot be read."""
+    with suppress(OSError, UnicodeDecodeError, SnapshotError):
+        return read_document((read_snapshot(str(path)) or b"").decode(), path)
+    return None
 
 
 def is_snapshot_location(path: str) -> bool:
@@ -231,7 +234,8 @@ def _snapshot_files(folder: Path) -> Iterator[Path]:
     for task_folder in _folders(folder):
         try:
             with os.scandir(task_folder) as entries:
-                yield from (Path(entry.path) for entry in entries if _is_candidate(entry))
+                files = (each for each in entries if each.name.endswith(SUFFIX) and not each.name.startswith("."))
+                yield from (Path(each.path) for each in files if each.is_file(follow_symlinks=False))
         except OSError:
             continue
 
@@ -243,10 +247,6 @@ def _folders(folder: Path) -> list[Path]:
             return [Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False)]
     except OSError:
         return []
-
-
-def _is_candidate(entry: os.DirEntry[str]) -> bool:
-    return entry.name.endswith(SUFFIX) and not entry.name.startswith(".") and entry.is_file(follow_symlinks=False)
 
 
 def _is_ours(path: Path) -> bool:

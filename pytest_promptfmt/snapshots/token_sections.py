@@ -160,16 +160,13 @@ def _entries(
             what = "text" if request.kind == "loglikelihood_rolling" else "context" if is_pair else "prompt"
             control = sum(map(_control_ids(tokenizer).__contains__, ids))
             size = f"{len(ids)} ({control} control)" if control else f"{len(ids)}"
-            yield SectionEntry(f"{what} {size}, digest {digest_of_ids(ids)}:{_first_and_last(tokenizer, ids)}")
+            is_long = len(ids) > FIRST_TOKENS + LAST_TOKENS + 1
+            parts = (ids[:FIRST_TOKENS], ids[-LAST_TOKENS:]) if is_long else (ids,)
+            edges = [_shown(tokenizer, part) for part in parts]
+            yield SectionEntry(f"{what} {size}, digest {digest_of_ids(ids)}:{' …'.join(edges)}")
             shown = ids
         if not isinstance(found, tuple):
             yield SectionEntry(_continuation(tokenizer, found), request.gold)
-
-
-def _first_and_last(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
-    if len(ids) <= FIRST_TOKENS + LAST_TOKENS + 1:
-        return _shown(tokenizer, ids)
-    return f"{_shown(tokenizer, ids[:FIRST_TOKENS])} …{_shown(tokenizer, ids[-LAST_TOKENS:])}"
 
 
 def _continuation(tokenizer: Tokenizer, pair: EncodedPair) -> str:
