@@ -25,7 +25,7 @@ from pytest_promptfmt.plugin.collected import check
 from pytest_promptfmt.results.clusters import grouped
 from pytest_promptfmt.results.wording import NAMES, counted, listed
 from pytest_promptfmt.revisions.release_scores import COMPARISON, release_scores, with_scores
-from pytest_promptfmt.settings.setting_values import RELEASE
+from pytest_promptfmt.settings.table import RELEASE
 from pytest_promptfmt.study.request_comparison import AsksHarness, Compared, Difference
 from pytest_promptfmt.systems import known_systems
 from pytest_promptfmt.tasks import installed_harness, package_in, use_package

@@ -40,7 +40,7 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
 
 def _option(setting: Setting) -> dict[str, Any]:
     """Return the arguments of argparse for a setting."""
-    from pytest_promptfmt.settings.setting_values import FLAG
+    from pytest_promptfmt.settings.table import FLAG
 
     help_text = _plain(setting.help)
     if setting.is_hidden:

@@ -20,7 +20,7 @@ from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.rules.rule_registry import Rule, Scope, rule, rule_hint
 from pytest_promptfmt.rules.rule_views import finding
 from pytest_promptfmt.settings import Settings
-from pytest_promptfmt.settings.setting_values import split_codes
+from pytest_promptfmt.settings.table import split_codes
 from pytest_promptfmt.systems import concerns
 
 _IGNORE: Final = ("metadata", "promptfmt", "ignore")

@@ -11,8 +11,7 @@ from typing import Any, Final, Protocol
 from pytest_promptfmt.core.errors import Position, SettingsError
 from pytest_promptfmt.core.writing import leads_out
 from pytest_promptfmt.settings.file import SettingsFile, find_settings_file, read_settings_file
-from pytest_promptfmt.settings.setting_values import ValueType
-from pytest_promptfmt.settings.table import BY_NAME, REPORTS, SETTINGS, Setting
+from pytest_promptfmt.settings.table import BY_NAME, REPORTS, SETTINGS, Setting, ValueType
 
 
 class Config(Protocol):

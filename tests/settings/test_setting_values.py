@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pytest_promptfmt.settings.setting_values import split_codes, type_named
+from pytest_promptfmt.settings.table import split_codes, type_named
 
 
 def is_taken(read: Callable[[Any], Any], written: Any) -> bool:
