@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
+from importlib import import_module
 from importlib.util import find_spec
 from itertools import zip_longest
 from typing import Any, Final, Protocol, runtime_checkable
@@ -120,13 +121,12 @@ class AsksHarness(Protocol):
     sends_whole: bool
     """Whether a continuation is sent as the end of its prompt."""
 
-    def harness_sees(self, task: Task, profile: Profile, /) -> bool:
-        """Return whether the harness has requests of a task for a profile."""
-        ...
+    harness: str
+    """The module of two functions, imported when they are called.
 
-    def harness_requests(self, task: Task, docs: TaskDocs, shots: int) -> Callable[[Profile], Requests]:
-        """Return what makes them; raises FunctionError or SyntheticDocsError if they are unknown, else RenderError."""
-        ...
+    `sees(task, profile)` returns whether the harness has requests of a task for a profile, `requests_of(task, docs,
+    shots)` what makes them; it raises FunctionError or SyntheticDocsError if they are unknown, else RenderError.
+    """
 
 
 def compared_with_harness(study: Study, profiles: Sequence[Profile]) -> Compared:
@@ -135,7 +135,7 @@ def compared_with_harness(study: Study, profiles: Sequence[Profile]) -> Compared
     if not isinstance(system, AsksHarness):
         return Compared(task=study.given.id, unknown="no supported harness reads such tasks")
     asks: AsksHarness = system
-    name, causes = asks.name, data_table("release_causes")
+    name, harness, causes = asks.name, import_module(asks.harness), data_table("release_causes")
 
     def cause(task: Task, docs: TaskDocs, profile: Profile, shots: int, theirs: Requests | PromptfmtError) -> str:
         followed = study.settings.release
@@ -158,9 +158,9 @@ def compared_with_harness(study: Study, profiles: Sequence[Profile]) -> Compared
 
     def theirs(task: Task, docs: TaskDocs, shots: int) -> Callable[[Profile], Requests]:
         own = _followed(study.settings.release, task, with_media_columns(task, docs), shots)[1]
-        return asks.harness_requests(task, own, shots)
+        return harness.requests_of(task, own, shots)
 
-    seen = [each for each in profiles if asks.harness_sees(study.given, each)]
+    seen = [each for each in profiles if harness.sees(study.given, each)]
     unread = [key for key in study.media_keys if key not in PLACEHOLDERS]
     reason = f"{name} does not read {unread[0]}" if unread else ""
     if find_spec(asks.packages[0]) is None:

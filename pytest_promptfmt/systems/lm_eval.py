@@ -27,6 +27,7 @@ class LmEval(System):
     packages = ("lm_eval",)
     distribution = "lm-eval"
     sends_whole = False
+    harness = __name__
 
     def recognizes(self, path: Path, head: bytes) -> bool:
         """Return whether the top-level keys are those of a task, group or class, wherever in the file they are."""
@@ -45,16 +46,18 @@ class LmEval(System):
         """Yield every `*.yaml`, as lm-eval finds them; the other ending is for files that are named."""
         return tasks.yaml_files(folder)
 
-    def harness_sees(self, _task: Task, profile: Profile) -> bool:
-        """Return whether lm-eval has prompts for a profile; formatters are eval-framework's."""
-        return profile.formatter is None
 
-    def harness_requests(self, task: Task, docs: TaskDocs, shots: int) -> Callable[[Profile], list[list[Any]]]:
-        """Return what makes the requests by the installed lm-eval; raises FunctionError, RenderError."""
-        if not (task.assembly.renders_fields or task.assembly.is_class):
-            raise FunctionError("this task does not make its prompts from lm-eval's fields")
-        made = tasks.HarnessTask(task, docs, shots)
-        return lambda profile: made.requests(profile, with_media=True)
+def sees(_task: Task, profile: Profile) -> bool:
+    """Return whether lm-eval has prompts for a profile; formatters are eval-framework's."""
+    return profile.formatter is None
+
+
+def requests_of(task: Task, docs: TaskDocs, shots: int) -> Callable[[Profile], list[list[Any]]]:
+    """Return what makes the requests by the installed lm-eval; raises FunctionError, RenderError."""
+    if not (task.assembly.renders_fields or task.assembly.is_class):
+        raise FunctionError("this task does not make its prompts from lm-eval's fields")
+    made = tasks.HarnessTask(task, docs, shots)
+    return lambda profile: made.requests(profile, with_media=True)
 
 
 SYSTEM: Final = LmEval()

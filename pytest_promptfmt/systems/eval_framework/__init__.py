@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from pytest_promptfmt.systems import ReadContext, System
 from pytest_promptfmt.tasks import TaskFile
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
-    from pytest_promptfmt.core.docs import TaskDocs
-    from pytest_promptfmt.core.profile import Profile
     from pytest_promptfmt.core.task import Task
     from pytest_promptfmt.tasks import YamlFile
 
@@ -26,6 +24,7 @@ class EvalFramework(System):
     packages = ("eval_framework", "template_formatting")
     distribution = "eval-framework"
     sends_whole = False
+    harness = "pytest_promptfmt.systems.eval_framework.harness_side"
 
     def recognizes(self, path: Path, head: bytes) -> bool:
         """Return True: a Python file is only asked about where it was named."""
@@ -47,18 +46,6 @@ class EvalFramework(System):
         from pytest_promptfmt.systems.eval_framework.tasks import names_task_class, task_of_class_file
 
         return task_of_class_file(file, path) if names_task_class(file.config, file.path) else None
-
-    def harness_sees(self, _task: Task, profile: Profile) -> bool:
-        """Return whether eval-framework can show messages as a profile does."""
-        from pytest_promptfmt.systems.eval_framework.harness_side import sees
-
-        return sees(profile)
-
-    def harness_requests(self, task: Task, docs: TaskDocs, shots: int) -> Callable[[Profile], list[list[Any]]]:
-        """Return what makes the requests by the installed eval-framework; raises FunctionError, RenderError."""
-        from pytest_promptfmt.systems.eval_framework.harness_side import requests_of
-
-        return requests_of(task, docs, shots)
 
 
 SYSTEM: Final = EvalFramework()

@@ -31,7 +31,7 @@ _SUBJECT = "subject"
 Requests = list[list[tuple[Any, ...]]]
 
 
-def sees(profile: Profile) -> bool:
+def sees(_task: Task, profile: Profile) -> bool:
     """Return whether eval-framework can show messages as a profile does: no system instruction, shots as turns."""
     return not profile.system_instruction and (profile.chat_template is None or profile.fewshot_as_turns)
 

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from pytest_promptfmt.systems import ReadContext, System
 from pytest_promptfmt.tasks import TaskFile
 
 if TYPE_CHECKING:
-    from pytest_promptfmt.core.docs import TaskDocs
-    from pytest_promptfmt.core.profile import Profile
     from pytest_promptfmt.core.recorded import BadRecord, Recorded
-    from pytest_promptfmt.core.task import Task
 
 _SIGN: Final = re.compile(rb"""[{,\s]["']?adapter_spec["']?\s*:""")
 _UTF16: Final = (b"\xff\xfe", b"\xfe\xff")
@@ -32,6 +29,7 @@ class Helm(System):
     packages = ("helm",)
     distribution = "crfm-helm"
     sends_whole = True
+    harness = "pytest_promptfmt.systems.helm.harness_side"
 
     def recognizes(self, path: Path, head: bytes) -> bool:
         """Return whether the beginning names an adapter.
@@ -65,18 +63,6 @@ class Helm(System):
         from pytest_promptfmt.systems.helm.instances import read_recorded
 
         return read_recorded(path)
-
-    def harness_sees(self, task: Task, profile: Profile) -> bool:
-        """Return whether HELM's adapters, or its client of transformers, make requests for a profile."""
-        from pytest_promptfmt.systems.helm.harness_side import sees
-
-        return sees(task, profile)
-
-    def harness_requests(self, task: Task, docs: TaskDocs, shots: int) -> Callable[[Profile], list[list[Any]]]:
-        """Return what makes the requests by the installed HELM; raises FunctionError, RenderError."""
-        from pytest_promptfmt.systems.helm.harness_side import requests_of
-
-        return requests_of(task, docs, shots)
 
 
 SYSTEM: Final = Helm()
