@@ -22,6 +22,7 @@ from pytest_promptfmt.cli.output import print_json, print_lines, styled, write_f
 from pytest_promptfmt.cli.version_lines import raise_versions, version_block, version_lines
 from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.errors import SettingsError, display_path, raising
+from pytest_promptfmt.core.json_values import value_of
 from pytest_promptfmt.core.outcome import CATEGORIES
 from pytest_promptfmt.results.clusters import Cluster, FindingGroup, grouped
 from pytest_promptfmt.results.html import html_comparison
@@ -190,7 +191,7 @@ class _Report:
 
     @cached_property
     def findings(self) -> Sequence[FindingGroup]:
-        return [FindingGroup.from_json(group) for group in self.compared.result["findings"]]
+        return [value_of(FindingGroup, group) for group in self.compared.result["findings"]]
 
     @property
     def errors(self) -> Sequence[FindingGroup]:

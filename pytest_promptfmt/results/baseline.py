@@ -13,6 +13,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Final, Literal
 
@@ -22,6 +23,7 @@ from pytest_promptfmt.core.errors import Position, PromptfmtError, SettingsError
 from pytest_promptfmt.core.finding import Effect, Reported, Severity, stable_key
 from pytest_promptfmt.core.json_values import value_of
 from pytest_promptfmt.core.outcome import Accepted, BaselineEntry, Outcome
+from pytest_promptfmt.results.clusters import grouped
 from pytest_promptfmt.results.wording import LINES, LISTED_BY_V, below, counted, first_of
 from pytest_promptfmt.rules.rule_registry import Scope, effect_of, known_rules
 
@@ -240,14 +242,10 @@ class Baseline:
     def __init__(self, entries: Iterable[BaselineEntry] = (), *, rootdir: Path) -> None:
         self.entries = tuple(entries)
         self._rootdir = rootdir
-        self._by_file: dict[str, list[BaselineEntry]] = {}
-        self._moved: dict[str, list[BaselineEntry]] = {}
+        self._by_file = grouped(self.entries, lambda entry: entry.file)
+        gone = (own for file, own in self._by_file.items() if not gate.is_there(rootdir / file))
+        self._moved = grouped(chain(*gone), lambda entry: entry.task)
         """Entries by task whose file is gone: it may have another name or folder now."""
-        for entry in self.entries:
-            self._by_file.setdefault(entry.file, []).append(entry)
-        for file, own in self._by_file.items():
-            for entry in own if not gate.is_there(rootdir / file) else ():
-                self._moved.setdefault(entry.task, []).append(entry)
 
     def _entries_for(self, file: str, task: str) -> list[BaselineEntry]:
         return [*self._by_file.get(below(file, self._rootdir), ()), *self._moved.get(task, ())]
@@ -264,13 +262,11 @@ class Baseline:
         for entries, finding, profile, key in wanted:  # as it was
             if key in left and left[key].message == finding.message:
                 entries[profile] = left.pop(key).key
-        others: dict[tuple[str, ...], list[str]] = {}
-        for entry in left.values():
-            others.setdefault((entry.code, entry.task, entry.profile, entry.message), []).append(entry.key)
+        others = grouped(left.values(), lambda entry: (entry.code, entry.task, entry.profile, entry.message))
         for entries, finding, profile, _ in wanted:  # in another place, or of a release that made other keys
             same = others.get((finding.code, finding.task, profile, finding.message))
             if profile not in entries and same:
-                entries[profile] = left.pop(same.pop(0)).key
+                entries[profile] = left.pop(same.pop(0).key).key
         for entries, _, profile, key in wanted:  # in other words
             if profile not in entries and key in left:
                 entries[profile] = left.pop(key).key

@@ -194,14 +194,9 @@ class FindingGroup:
     is_fixable: bool = False
 
     def to_json(self, rootdir: Path) -> dict[str, Any]:
-        """Return a mapping for JSON, with paths below the rootdir."""
+        """Return a mapping for JSON, with paths below the rootdir; `value_of` makes it a group again."""
         places = [{**data_of(place), "file": below(place.file, rootdir)} for place in self.places]
         return {**data_of(self), "places": places}
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> FindingGroup:
-        """Return the group that `to_json` wrote."""
-        return value_of(cls, data)
 
     @property
     def cluster(self) -> tuple[str, str, str]:

@@ -102,7 +102,7 @@ def test_effect_survives_json() -> None:
     [found] = of("PF126", Effect.EVERY_DOC)
     assert value_of(Reported, data_of(found)) == found
     [group] = finding_groups([found])
-    assert FindingGroup.from_json(group.to_json(Path())).effect is Effect.EVERY_DOC
+    assert value_of(FindingGroup, group.to_json(Path())).effect is Effect.EVERY_DOC
 
 
 def test_each_place_has_the_fix_that_is_true_of_it() -> None:
