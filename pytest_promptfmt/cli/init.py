@@ -21,7 +21,7 @@ import typer
 from pytest_promptfmt.cli.options import NoCode, pytest_options, require_path
 from pytest_promptfmt.cli.output import note, say, write_file
 from pytest_promptfmt.core import gate
-from pytest_promptfmt.core.errors import SettingsError, display_path
+from pytest_promptfmt.core.errors import SettingsError, display_path, raising
 from pytest_promptfmt.core.source_imports import syntax_tree
 from pytest_promptfmt.engine.processes import on_sigterm
 from pytest_promptfmt.inputs.code_inputs import imported
@@ -308,10 +308,8 @@ def _write(path: Path, text: str) -> None:
 
 
 def _add_line(path: Path, line: str) -> None:
-    try:
+    with raising(SettingsError, f"{display_path(path)} cannot be read"):
         content = gate.read_bytes(path) if gate.is_there(path) else b""
-    except OSError as error:
-        raise SettingsError(f"{display_path(path)} cannot be read: {error.strerror or error}") from error
     if line.encode() in content.splitlines():
         say(f"{display_path(path)} already has the line")
         return

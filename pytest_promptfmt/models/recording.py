@@ -19,13 +19,14 @@ from typing import Any, BinaryIO, Final
 from uuid import uuid4
 
 from pytest_promptfmt.core import gate, writing
-from pytest_promptfmt.core.errors import ModelError, Position
+from pytest_promptfmt.core.errors import ModelError, Position, raising
 from pytest_promptfmt.models.model import Answer, Ask, Generation, Likelihood, ModelOptions
 from pytest_promptfmt.profiles import Tokenizer
 from pytest_promptfmt.profiles.encoding import digest_of_ids
 
 DECIMALS: Final = 6
 _FINISHES: Final = ("stop", "end", "length")
+_UNWRITABLE: Final = "the recording cannot be written"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -84,10 +85,8 @@ def digest_of(ids: Sequence[int] | None) -> str | None:
 def read_entries(path: Path) -> list[RecordingEntry]:
     """Return the entries of a recording; raises ModelError with the first line that is not one."""
     try:
-        with gate.open_text(path) as file:
+        with raising(ModelError, "the recording cannot be read", Position(path)), gate.open_text(path) as file:
             return [_entry(line, Position(path, number)) for number, line in enumerate(file, start=1) if line.strip()]
-    except OSError as error:
-        raise ModelError(f"the recording cannot be read: {error.strerror}", position=Position(path)) from error
     except UnicodeDecodeError as error:
         raise ModelError("the recording is not UTF-8", position=Position(path)) from error
 
@@ -199,14 +198,12 @@ class AnswerRecorder:
 
     def keep(self, entry: RecordingEntry) -> None:
         """Write one answer at once; raises ModelError when the file cannot be written."""
-        try:
+        with raising(ModelError, _UNWRITABLE, Position(self._part)):
             if self._file is None:
                 writing.require_allowed(self._path)
                 self._file = writing.create(self._part, also=[self._part])
             self._file.write(f"{entry.to_line()}\n".encode())
             self._file.flush()
-        except OSError as error:
-            raise _unwritable(self._part, error) from error
         self._known[(entry.key, entry.model)] = entry
 
     def close(self) -> None:
@@ -232,14 +229,8 @@ def join_parts(path: Path) -> None:
 def write_entries(path: Path, entries: Iterable[RecordingEntry]) -> None:
     """Write a recording, sorted, whole or not at all; raises ModelError when it cannot be written."""
     lines = [entry.to_line() + "\n" for entry in sorted(entries, key=lambda entry: entry.order)]
-    try:
+    with raising(ModelError, _UNWRITABLE, Position(path)):
         writing.write(path, "".join(lines))
-    except OSError as error:
-        raise _unwritable(path, error) from error
-
-
-def _unwritable(path: Path, error: OSError) -> ModelError:
-    return ModelError(f"the recording cannot be written: {error.strerror}", position=Position(path))
 
 
 def _recorded(path: Path) -> dict[tuple[str, str], RecordingEntry]:

@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple, Required, TypedDict
 
 from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.data_tables import data_table
-from pytest_promptfmt.core.errors import Position, SourceError, did_you_mean
+from pytest_promptfmt.core.errors import Position, SourceError, did_you_mean, raising
 from pytest_promptfmt.core.finding import Finding, Severity
 from pytest_promptfmt.core.yaml_parser import parse_file
 from pytest_promptfmt.profiles.conversation import plain_chat
@@ -221,12 +221,8 @@ _KEYS: Final = tuple(each.name for each in fields(Conversation) if each.name != 
 
 def read_conversations(path: Path) -> dict[str, Conversation]:
     """Return the conversations of a file by name; raises SourceError, naming file and conversation."""
-    try:
+    with raising(SourceError, "the conversations cannot be read", Position(path)):
         values = parse_file(path, gate.status_of(path)).values
-    except OSError as error:
-        raise SourceError(
-            f"the conversations cannot be read: {error.strerror or error}", position=Position(path)
-        ) from error
     return conversations_of(values, path, builtin_tools())
 
 

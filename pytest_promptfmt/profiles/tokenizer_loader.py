@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from pytest_promptfmt.core import gate
-from pytest_promptfmt.core.errors import Position, TokenizerError
+from pytest_promptfmt.core.errors import Position, TokenizerError, raising
 from pytest_promptfmt.core.files import hub_cache
 from pytest_promptfmt.profiles import frozen_tokenizers
 from pytest_promptfmt.profiles.tokenizer import Facts, Tokenizer
@@ -196,7 +196,8 @@ def _read_tokenizer_json(file: Path) -> dict[str, Any]:
 def read_json(file: Path) -> dict[str, Any]:
     """Return the object in a JSON file; raises TokenizerError with line and column for anything else."""
     try:
-        content = json.loads(_content(file))
+        with raising(TokenizerError, "cannot be read", Position(file)):
+            content = json.loads(_content(file))
     except json.JSONDecodeError as error:
         ended = error.pos >= len(error.doc.rstrip()) or error.msg.startswith("Unterminated")
         raise TokenizerError(
@@ -206,8 +207,6 @@ def read_json(file: Path) -> dict[str, Any]:
         ) from error
     except (ValueError, RecursionError) as error:  # not UTF-8, or a number of thousands of digits
         raise TokenizerError(f"not JSON: {error}", position=Position(file)) from error
-    except OSError as error:
-        raise TokenizerError(f"cannot be read: {error.strerror}", position=Position(file)) from error
     if not isinstance(content, dict):
         raise TokenizerError(f"holds a {type(content).__name__}, not an object", position=Position(file))
     return content

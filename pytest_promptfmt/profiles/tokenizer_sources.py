@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from pytest_promptfmt.core import gate
-from pytest_promptfmt.core.errors import Position, TokenizerError, did_you_mean, display_path
+from pytest_promptfmt.core.errors import Position, TokenizerError, did_you_mean, display_path, raising
 from pytest_promptfmt.core.files import hub_cache
 from pytest_promptfmt.core.limits import online
 from pytest_promptfmt.core.profile import ARCHETYPE_PREFIX, MISTRAL_PREFIX, TEMPLATE_ARCHETYPES, builtin_template
@@ -213,10 +213,8 @@ def _deciding_files(folder: Path) -> Iterator[Path]:
 
 
 def _require_allowed(file: Path) -> None:
-    try:
+    with raising(TokenizerError, "cannot be read", Position(file)):
         gate.allowed(file, also=hub_cache())
-    except OSError as error:
-        raise TokenizerError(f"cannot be read: {error.strerror or error}", position=Position(file)) from error
 
 
 def _check_file(file: Path) -> None:
@@ -236,16 +234,13 @@ def _check_file(file: Path) -> None:
 
 def _file_digest(file: Path, *, whole: bool) -> bytes:
     """Return the SHA-256 of a file; of a GGUF file, whose tail are weights, of the first 64 MB, size and time."""
-    try:
-        with gate.open_file(file, also=hub_cache()) as opened:
-            if whole:
-                return hashlib.file_digest(opened, "sha256").digest()
-            at = os.fstat(opened.fileno())
-            head = hashlib.sha256(opened.read(64 * 1024 * 1024))
-            head.update(f"{at.st_size} {at.st_mtime_ns}".encode())
-            return head.digest()
-    except OSError as error:
-        raise TokenizerError(f"cannot be read: {error.strerror}", position=Position(file)) from error
+    with raising(TokenizerError, "cannot be read", Position(file)), gate.open_file(file, also=hub_cache()) as opened:
+        if whole:
+            return hashlib.file_digest(opened, "sha256").digest()
+        at = os.fstat(opened.fileno())
+        head = hashlib.sha256(opened.read(64 * 1024 * 1024))
+        head.update(f"{at.st_size} {at.st_mtime_ns}".encode())
+        return head.digest()
 
 
 def _did_you_mean_path(path: Path) -> str | None:

@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from pytest_promptfmt.core import gate
-from pytest_promptfmt.core.errors import Position, SourceError, did_you_mean
+from pytest_promptfmt.core.errors import Position, SourceError, did_you_mean, raising
 from pytest_promptfmt.core.task import nearest
 from pytest_promptfmt.systems.helm.adapter_spec import AdapterSpec, ReadSpec, read_spec
 from pytest_promptfmt.systems.helm.instances import STATES, HelmInstance, RequestState, mapping_in, stream_states
@@ -229,11 +229,9 @@ def read_adapter_file(path: Path) -> AdapterFile | None:
     A file that breaks off is read up to there where it has a spec. Raises SourceError for one that cannot be read.
     """
     real = resolved(path)
-    try:
+    with raising(SourceError, "the file cannot be read", Position(path)):
         status = gate.status_of(real)
         return _read(real, status.st_mtime_ns, status.st_size)
-    except OSError as error:
-        raise SourceError(f"the file cannot be read: {error.strerror}", position=Position(path)) from error
 
 
 @lru_cache(maxsize=2)

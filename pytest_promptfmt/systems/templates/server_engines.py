@@ -13,7 +13,7 @@ from urllib.error import HTTPError, URLError
 from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 from pytest_promptfmt.core import gate, writing
-from pytest_promptfmt.core.errors import Position, SettingsError
+from pytest_promptfmt.core.errors import Position, SettingsError, raising
 from pytest_promptfmt.profiles.template_trial import TemplateTrial
 from pytest_promptfmt.study import ProfileView
 from pytest_promptfmt.systems.templates.template_subjects import trial_of_view
@@ -171,10 +171,8 @@ def _line(written: str) -> Line | None:
 def write_recording(path: Path, lines: Mapping[str, Line]) -> None:
     """Write a recording, sorted; raises SettingsError where that fails."""
     lines_in_order = sorted(lines.values(), key=lambda line: (line.get("from", ""), line["key"]))
-    try:
+    with raising(SettingsError, "the recording cannot be written", Position(path)):
         writing.write(path, "".join(json.dumps(line) + "\n" for line in lines_in_order), also=[path])
-    except OSError as error:
-        raise SettingsError(f"the recording cannot be written: {error.strerror}", position=Position(path)) from error
 
 
 class RecordedEngine:

@@ -206,12 +206,10 @@ def _folder_files(task: Task, folder: Path, options: Mapping[str, Any], kind: st
 def _walk(folder: Path) -> Iterable[Path]:
     """Return the files of a folder and of the folders in it; sidecars are docs of a task, not of a dataset."""
     found: list[Path] = []
-    try:
+    with raising(DocsError, f"cannot read {display_path(folder)}"):  # or a folder in it
         for pattern in ("*", "*/*"):
             found += islice(folder.glob(pattern), _MAX_FILES)
         return [file for file in found if ".docs." not in file.name and not file.is_dir()]
-    except OSError as error:  # a folder in it that may not be read
-        raise DocsError(f"cannot read {display_path(folder)}: {error.strerror or error}") from error
 
 
 def _by_words(folder: Path, files: Iterable[Path]) -> dict[str, tuple[Path, ...]]:
