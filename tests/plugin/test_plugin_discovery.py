@@ -178,7 +178,7 @@ def test_a_name_in_two_files_is_a_located_finding_about_the_second(project: Proj
     project.accept("tasks")
     result = project.run("tasks", "--promptfmt-select", "PF132", "-o", "promptfmt_lint=true")
     result.assert_outcomes(passed=5, failed=1)
-    result.stdout.fnmatch_lines(["*at: tasks/b.yaml:1:1", "*the other is at tasks/a.yaml:1:1"])
+    result.stdout.fnmatch_lines(["*at: tasks/b.yaml:1:1", "*the other one is at tasks/a.yaml:1:1"])
 
 
 REWRITTEN = """
