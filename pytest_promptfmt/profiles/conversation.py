@@ -126,7 +126,7 @@ def render_masked(
 def described(error: Exception) -> str:
     """Return type and message of an exception, the same wherever in the interpreter a recursion ended."""
     if isinstance(error, RecursionError):
-        return f"{type(error).__name__}: the template calls itself without end, also in transformers"
+        return f"{type(error).__name__}: the template calls itself endlessly, also in transformers"
     return f"{type(error).__name__}: {error}"
 
 

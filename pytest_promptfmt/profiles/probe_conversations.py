@@ -191,7 +191,7 @@ class Conversation:
         self, message: str, saw: str, position: Position | None = None, severity: Severity | None = None
     ) -> Finding:
         """Return a finding that this conversation shows, no worse than it can be; its name begins what was seen."""
-        saw, severity = f"conversation {self.name}: {saw}", self.mildest(severity or Severity.ERROR)
+        saw, severity = f"conversation {self.name!r}: {saw}", self.mildest(severity or Severity.ERROR)
         return Finding(message=message, saw=saw, conversation=self.name, position=position, severity=severity)
 
     @cached_property

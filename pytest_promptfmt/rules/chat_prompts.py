@@ -21,9 +21,9 @@ _SHOWN: Final = 60
 def system_text_lost(view: ProfileView) -> Iterator[Finding]:
     """Report a system text that is missing in the prompt, because the chat template refuses or drops it.
 
-    Why: the description of a task becomes the system message. If a template refuses it, lm-eval 0.4.13 drops it, and
-    only logs a warning. The model then never gets the instructions of the task. Reported as info if the system text
-    becomes part of the first user turn.
+    Why: the description of a task becomes the system message. If a template refuses system messages, lm-eval 0.4.13
+    drops the message, and only logs a warning. The model then never gets the instructions of the task. If the template
+    puts the system text into the first user turn, the finding is an info.
 
     Fix: put the instruction into `doc_to_text`, or use a template that supports system messages.
 
@@ -53,11 +53,11 @@ def system_text_lost(view: ProfileView) -> Iterator[Finding]:
 
 @rule("PF422", "turns-refused", severity=Severity.ERROR, family=Family.CHAT, scope="profile")
 def turns_refused(view: ProfileView) -> Iterator[Finding]:
-    """Report a chat template that refuses the turns of a task, with and without the system message.
+    """Report a chat template that refuses the turns of a task, even without the system message.
 
-    Why: many templates require that user and assistant alternate. If a task has two questions in a row, or begins with
-    an answer, the evaluation stops before its first request. Few-shot examples without answers give two questions in a
-    row. The finding is an info if PF806 names the cause.
+    Why: many templates require that user turns and assistant turns alternate. If a prompt has two questions in a row,
+    or begins with an answer, the evaluation stops before its first request. Few-shot examples without answers are such
+    questions in a row. If PF806 already names the cause, the finding is an info.
 
     Fix: give each few-shot example an answer, or put the examples into one turn with `fewshot_as_turns: false`.
 
@@ -76,14 +76,15 @@ def turns_refused(view: ProfileView) -> Iterator[Finding]:
 
 @rule("PF423", "whitespace-stripped", severity=Severity.WARNING, family=Family.CHAT, scope="profile")
 def whitespace_stripped(view: ProfileView) -> Iterator[Finding]:
-    """Report a chat template that strips the indentation at the start of a message; other whitespace is an info.
+    """Report a chat template that removes the indentation at the start of a message.
 
-    Why: a question that begins with indented code loses the indentation of its first line only, which changes its
-    meaning. A newline at the end of a message is lost as well, mostly without harm.
+    Why: if a question begins with indented code, only its first line loses the indentation. This changes the meaning of
+    the code. If other whitespace at the start or end of a message is removed, the finding is an info: this is mostly
+    harmless.
 
-    Fix: begin and end messages with a visible character.
+    Fix: begin and end each message with a visible character.
 
-    Real: llama.cpp tests its templates with padded messages for this reason; vllm #20717.
+    Real: llama.cpp, whose tests of templates have messages with whitespace around them; vllm #20717.
     """
     facts = view.facts
     if facts is None:
@@ -111,13 +112,15 @@ def whitespace_stripped(view: ProfileView) -> Iterator[Finding]:
 
 @rule("PF424", "text-altered", severity=Severity.ERROR, family=Family.CHAT, scope="profile")
 def text_altered(view: ProfileView) -> Iterator[Finding]:
-    """Report a message whose text the chat template changes, apart from outer whitespace.
+    """Report a message whose text the chat template drops or changes. Whitespace around the text is ignored.
 
-    Why: templates may drop, escape, split or replace text. The prompt then differs from the snapshot of the plain text.
+    Why: a template can drop, escape, split or replace text. The model then gets another text than the snapshot without
+    a chat template has.
 
-    Fix: in the chat template, remove the filter or split that changes the text.
+    Fix: in the chat template, remove the filter or the `split` that changes the text.
 
-    Real: chat templates of idefics3 and llava-next drop contents that are plain text; functionary escapes.
+    Real: idefics3 and llava-next, whose chat templates drop contents that are plain text; functionary, which escapes
+    text.
     """
     facts = view.facts
     if facts is None or facts.user == "dropped":
@@ -140,10 +143,11 @@ def _altered(message: Message, doc: int) -> Finding:
 
 @rule("PF425", "control-tokens-in-text", severity=Severity.ERROR, family=Family.CHAT, scope="profile")
 def control_tokens_in_text(view: ProfileView) -> Iterator[Finding]:
-    """Report a control token of the model in the data; in the task's own text it is a warning.
+    """Report a control token of the model in the data. In the task's own text, it is a warning.
 
-    Why: a model does not read `<|im_end|>` in a question as text. The token ends the turn, and the model may read the
-    rest as another role. Tokenizers encode such texts as control tokens anywhere, also without a chat template.
+    Why: to a model, `<|im_end|>` in a question is not text. It ends the turn, and the model may take the rest of the
+    question for another role's turn. Tokenizers encode such a text as a control token everywhere, even without a chat
+    template.
 
     Fix: drop such docs in `process_docs`, or insert a space into the token.
 
@@ -177,9 +181,9 @@ def control_tokens_in_text(view: ProfileView) -> Iterator[Finding]:
 
 @rule("PF426", "demonstrated-reasoning-cut", severity=Severity.WARNING, family=Family.CHAT, scope="profile")
 def demonstrated_reasoning_cut(view: ProfileView) -> Iterator[Finding]:
-    """Report few-shot examples whose reasoning in `<think>` tags is removed by the chat template.
+    """Report a chat template that removes the `<think>` reasoning from the answers of few-shot examples.
 
-    Why: the few-shot examples are meant to show how to reason, but then show only answers.
+    Why: the few-shot examples should show the model how to reason, but their answers then have no reasoning.
 
     Fix: write the reasoning without the tags, or put the few-shot examples into one turn.
 
@@ -201,12 +205,13 @@ def demonstrated_reasoning_cut(view: ProfileView) -> Iterator[Finding]:
 
 @rule("PF427", "begun-answer-changed", severity=Severity.WARNING, family=Family.CHAT, scope="profile")
 def begun_answer_changed(view: ProfileView) -> Iterator[Finding]:
-    """Report a `gen_prefix` that is not where the model's own answer would begin.
+    """Report a `gen_prefix` that the chat template does not put where the model's answer begins.
 
-    Why: the prefix is added as the start of the last answer. Some templates write an empty `<think>` block before
-    it, or omit the generation prompt. Others strip the space at its end, which is reported as info.
+    Why: lm-eval adds the `gen_prefix` as the start of the last answer. Some templates write an empty `<think>` block
+    before the prefix, or omit the generation prompt. If a template only removes the space at the end of the prefix, the
+    finding is an info.
 
-    Fix: turn this text off with a template argument, or remove `gen_prefix`.
+    Fix: turn off the added text with a template argument, or remove `gen_prefix`.
 
     Real: transformers #35433, #34462; lm-evaluation-harness PR #2615.
     """

@@ -62,15 +62,15 @@ def trial_of(subject: Study | TemplateTrial) -> TemplateTrial | None:
 def default_system_text(loaded: LoadedProfile) -> Iterator[Finding]:
     """Report a chat template that adds a default system text if there is no system message.
 
-    Why: tasks without a description then get instructions that are in no task file. Tasks with a description do not.
-    This changes answers: one model followed the requested format in 1 of 18 answers with its default text, and in 10
-    without it. It is an info if the template keeps its text next to a given system text, or writes it in place of an
-    empty one.
+    Why: tasks without a description then get instructions that are in no task file, and other tasks do not. This
+    changes answers: with its default text, one model followed the requested format in 1 of 18 answers; without this
+    text, in 10. The finding is an info if the template adds its text to a given system text, or writes it although the
+    system message is empty.
 
     Fix: give the profile a `system_instruction`.
 
-    Real: aprender #3990, lmdeploy PR #3475, LlamaFactory PR #10772; Alpaca and Vicuna templates of
-    text-generation-webui (next to a given text).
+    Real: aprender #3990, lmdeploy PR #3475, LlamaFactory PR #10772; Text-generation-webui's Alpaca and Vicuna templates
+    (added to a given text).
     """
     facts = loaded.facts
     has_default = facts is not None and loaded.tested is None and not loaded.profile.system_instruction
@@ -105,19 +105,20 @@ def _beside_system(trial: TemplateTrial) -> Iterator[Finding]:
             yield info(message, excerpt(lost[0]), trial.place_of(lost[0][:30]))
     defaults = [piece for piece in long if piece not in given]
     if defaults and defaults[0] in empty:
-        message, place = "an empty system message does not switch off the default text", defaults[0][:30]
+        message, place = "the template writes its default text although the system message is empty", defaults[0][:30]
         conversation = trial.conversations["system-empty"]
         yield conversation.finding(message, excerpt(defaults[0]), trial.place_of(place), Severity.INFO)
 
 
 @rule("PF402", "date-in-prompt", severity=Severity.ERROR, family=Family.CHAT, scope="template")
 def date_in_prompt(loaded: LoadedProfile) -> Iterator[Finding]:
-    """Report a chat template that writes today's date, or uses minutes for months. A fixed date is an info.
+    """Report a chat template that writes today's date, or writes minutes in the place of months.
 
-    Why: in a real run the prompts change every day, and so do results. Answers that are cached by prompt cannot be used
-    again. The tests of this plugin use a fixed clock.
+    Why: in a real run, the prompts change every day, and so may the results. Answers that were cached for a prompt
+    cannot be used again. The tests of this plugin use a fixed date. If the template itself writes a fixed date, the
+    finding is an info.
 
-    Fix: set the date with a template argument, such as `date_string` for Llama, in the profile and in real runs.
+    Fix: set the date with a template argument, such as Llama's `date_string`, both in the profile and in real runs.
 
     Real: sglang #3296, text-generation-webui PR #6692, llama.cpp #12729.
     """
@@ -149,11 +150,11 @@ _MINUTES: Final = re.compile(r"%[Yyd][-/.]?%M|%M[-/.]?%[Yyd]|%[HI]:?%m")
 def html_escaped(loaded: LoadedProfile) -> Iterator[Finding]:
     """Report a chat template that writes `<`, `&` and quotes as HTML entities.
 
-    Why: the model reads `&lt;` where the task has `<`, and `&#34;` around each key of a call. In Jinja, one `|safe`
-    escapes all text that is joined to it. Tools and calls are checked in templates under test, and in profiles with
-    tools.
+    Why: the model gets `&lt;` where the task has `<`, and `&#34;` around each key of a tool call. In Jinja, a single
+    `|safe` makes the template escape all text that is joined to the marked text. The rule checks tools and tool calls
+    only if the template itself is tested, or if the profile has tools.
 
-    Fix: remove `|safe` and `|e` from the template. Without them, nothing is escaped.
+    Fix: remove `|safe` and `|e` from the template. Then Jinja escapes nothing.
 
     Real: mistral-common #311 (`[{&#34;name&#34;: …`), functionary v3.1, llama.cpp PR #19553, sglang PR #12123.
     """
@@ -170,7 +171,7 @@ def html_escaped(loaded: LoadedProfile) -> Iterator[Finding]:
             entities = [each for each in _ENTITY.findall(text) if each not in given]
             if len(entities) > sum(each not in given for each in _ENTITY.findall(usual or "")):
                 yield finding(
-                    f"the chat template escapes {what} as HTML",
+                    f"the chat template writes special characters in {what} as HTML entities",
                     excerpt(text, text.rfind(entities[-1])),
                     loaded.place_of("|safe", "| safe", "|e", "| e", "escape"),
                 )
@@ -189,10 +190,11 @@ _ESCAPED: Final = {
 def undefined_in_template(loaded: LoadedProfile) -> Iterator[Finding]:
     """Report an undefined name that a chat template prints or iterates over.
 
-    Why: undefined names render as nothing, so a misspelled name leaves no trace. Names that are only tested
-    (`is defined`, `if tools`) are fine. Special tokens that the tokenizer lacks are reported as info, and so are fields
-    of a message whose name is not a misspelled one: a model may have more than usual. It is an error if there is a
-    value of this name, but in another place: in a message, a tool or a tool call, or in another branch.
+    Why: jinja renders an undefined name as an empty text, so a misspelled name leaves no trace. Names that are only
+    tested, as in `if tools` or `is defined`, are not reported. The finding is an info for a special token that the
+    tokenizer does not have. It is also an info for a field of a message that is not a misspelled one, because a model
+    may use more fields than usual. It is an error if the name is defined elsewhere: in a message, a tool, a tool call
+    or another branch of the template.
 
     Fix: correct the name, or define it in the profile's `template_args`.
 
@@ -221,12 +223,13 @@ _FIELDS: Final = ("role", "content", "name", "tool_calls", "tool_call_id", "reas
 def indented_markers(loaded: LoadedProfile) -> Iterator[Finding]:
     """Report a chat template that writes the indentation of its own file into the prompt.
 
-    Why: a template that was indented by hand prints the spaces before its markers. The model gets tokens between
-    the turns that it never saw in training. It is an error if only texts in quotes can have written the indentation.
+    Why: if a template was indented by hand, it prints the spaces before its markers. The model then gets tokens between
+    the turns that it never saw in training. The finding is an error if the indentation can come only from texts in
+    quotes.
 
-    Fix: write `{{-` and `{%-`, or put the template on one line.
+    Fix: write `{{-` and `{%-` instead of `{{` and `{%`, or put the template on one line.
 
-    Real: the files of chat_templates (chujiezheng), whose README joins their lines before use.
+    Real: the files of chujiezheng/chat_templates. Its README tells users to join the lines of a file first.
     """
     facts, trial = loaded.facts, loaded.trial
     if facts is None or trial is None or trial.syntax_error is not None:
@@ -267,12 +270,12 @@ def indented_markers(loaded: LoadedProfile) -> Iterator[Finding]:
 def carriage_return_in_template(loaded: LoadedProfile) -> Iterator[Finding]:
     r"""Report a chat template with Windows line endings.
 
-    Why: Jinja turns `\r\n` in a template into `\n`. Other engines that render the same file do not, so they send
-    different tokens between the turns.
+    Why: Jinja turns `\r\n` in a template into `\n`. Other engines keep `\r\n`, so the model gets other tokens between
+    the turns.
 
     Fix: save the file with Unix line endings (LF).
 
-    Real: two of 204 public templates; betalgo/openai #145 counts the tokens it costs.
+    Real: two of 204 public templates; betalgo/openai #145 counts the additional tokens.
     """
     if loaded.trial is not None and "\r" in loaded.trial.source:
         yield finding("the chat template has Windows line endings", at=loaded.place(1))
@@ -281,36 +284,40 @@ def carriage_return_in_template(loaded: LoadedProfile) -> Iterator[Finding]:
 @rule("PF439", "tools-not-written", severity=Severity.ERROR, family=Family.CHAT, scope="template")
 @on_trial(Severity.WARNING)
 def tools_not_written(trial: TemplateTrial) -> Iterator[Finding]:
-    """Report tools, their schemas and calls that a template does not write.
+    """Report tools, schemas of tools and tool calls that a template does not write.
 
-    Why: A model cannot call a tool that it never sees. It is an info if the template does not support tools at all.
+    Why: A model cannot call a tool that it never sees. If the template does not support tools at all, the finding is an
+    info.
 
     Fix: print tools and tool calls in the template, or refuse such conversations with `raise_exception`.
 
-    Real: axolotl's template of Mistral v3.
+    Real: axolotl's template for Mistral v3.
     """
     if trial.text("question") is None or "tools-many" not in trial.given:
         return  # a profile without tools
     if not trial.mentions("tool_call"):
-        yield info("the template writes no tool calls", "the template does not read `tool_calls`", trial.place())
+        yield info("the template writes no tool calls", "the template does not use `tool_calls`", trial.place())
     has_tools = bool(trial.conversations["tools-many"].tools)  # not where the template fails on them
     text = trial.text("tools-many", generation_prompt=True) if has_tools else None
     if text is not None and "polish_part" not in text and _TOOL in (trial.text("tools-system") or ""):
-        message, place = "the given tools are in the prompt only if there is a system message", trial.place_of("tools")
+        message, place = (
+            "the tools of the request are in the prompt only if there is a system message",
+            trial.place_of("tools"),
+        )
         yield finding(message, excerpt(text), place)
         return
     if text is not None and "polish_part" not in text:
         yield finding(
-            "the given tools are not in the prompt",
+            "the tools of the request are not in the prompt",
             excerpt(text),
             trial.place_of("tools"),
             severity=_severity_of_lost_tools(trial, text),
         )
         return
     if text is not None and not trial.mentions("tool_call"):
-        yield finding("the prompt shows the tools, but not their calls", excerpt(text), trial.place_of("tools"))
+        yield finding("the prompt has the tools, but not the tool calls", excerpt(text), trial.place_of("tools"))
     for conversation in trial.simplest(lambda each: _lacks_tools(trial, each)):
-        message = f"the given tools are not in the prompt of a conversation with {conversation.about}"
+        message = f"the tools of the request are not in the prompt of a conversation with {conversation.about}"
         yield conversation.finding(message, excerpt(trial.whole(conversation) or ""), trial.place_of("tools"))
     deep = trial.text("tools-deep", generation_prompt=True)
     if deep is not None and "plan_furnace" in deep:

@@ -27,13 +27,13 @@ _CONTROL: Final = re.compile(r"<\|.+\|>|<\uff5c.+\uff5c>|</?s>|<[a-z]+_of_[a-z]+
 def marker_is_plain_text(loaded: LoadedProfile) -> Iterator[Finding]:
     """Report control tokens of the chat template that the tokenizer encodes as plain text.
 
-    Why: `<|im_start|>` is one token for a model that was trained with it, and six tokens for any other. Template and
-    tokenizer then belong to different models. It is an info if only some control tokens are unknown: a few models
-    intend this.
+    Why: for a model that was trained with `<|im_start|>`, this is one token. For any other model, it is about six
+    tokens, which means that the template and the tokenizer belong to different models. If the tokenizer knows some of
+    the control tokens, the finding is an info: a few models intend this.
 
     Fix: use the chat template and the tokenizer of the same model.
 
-    Real: gpt2 with ChatML has no control token at all in its prompts.
+    Real: gpt2 with the ChatML template: its prompts have no control token at all.
     """
     facts, tokenizer = loaded.facts, loaded.tokenizer
     if facts is None or tokenizer is None:
@@ -45,18 +45,19 @@ def marker_is_plain_text(loaded: LoadedProfile) -> Iterator[Finding]:
         count = len(tokenizer.ids(plain[0], add_special_tokens=False))
         are_all = len(plain) == len(marks)
         message = f"the tokenizer encodes {'the' if are_all else 'some'} control tokens of the template as text"
-        saw = f"{plain[0]} is {count} tokens" + (f"; also {', '.join(plain[1:4])}" if plain[1:] else "")
+        saw = f"{plain[0]} is encoded as {count} tokens" + (f"; also {', '.join(plain[1:4])}" if plain[1:] else "")
         yield finding(message, saw, loaded.place_of(plain[0]), severity=None if are_all else Severity.INFO)
 
 
 @rule("PF414", "bos-twice", severity=Severity.ERROR, family=Family.CHAT, scope="template")
 def bos_twice(loaded: LoadedProfile) -> Iterator[Finding]:
-    """Report a chat prompt that begins with two BOS tokens: the template writes one, the tokenizer adds another.
+    """Report a chat prompt with two BOS tokens: the template writes one, and the tokenizer adds another.
 
-    Why: no model was trained with two BOS tokens. If the text begins with BOS, lm-eval adds no second one. It does not
-    see a BOS after whitespace. The finding is an info if only programs other than lm-eval would add the second one.
+    Why: no model was trained with two BOS tokens. If a prompt begins with BOS, lm-eval does not add a second BOS. But
+    if whitespace comes before the BOS of the template, lm-eval does add one. The finding is an info if lm-eval does not
+    add a second BOS, but other programs would.
 
-    Fix: write BOS in the template, and set `add_special_tokens=False` where your code encodes its output.
+    Fix: write BOS in the template, and set `add_special_tokens=False` where your code encodes the rendered prompt.
 
     Real: llama-cpp-python #1501; open-r1 PR #462; reward-bench #164; LiveCodeBench PR #146.
     """
@@ -67,7 +68,7 @@ def bos_twice(loaded: LoadedProfile) -> Iterator[Finding]:
     ids = _prompt_ids(loaded, tokenizer)
     if ids.count(bos) > 1:
         yield finding(
-            "chat prompts begin with two BOS tokens, from template and tokenizer",
+            "chat prompts begin with two BOS tokens, one of the template and one of the tokenizer",
             f"first tokens: {shown_tokens(tokenizer, ids[:6])}",
             loaded.place_of("bos_token"),
         )
@@ -75,14 +76,14 @@ def bos_twice(loaded: LoadedProfile) -> Iterator[Finding]:
         yield info(
             "the chat template writes BOS, and the tokenizer adds a second one",
             at=loaded.place_of("bos_token"),
-            do="where your code encodes the output of the template, set add_special_tokens=False",
+            do="set add_special_tokens=False where your code encodes the rendered prompt",
         )
 
 
 @also("PF414", severity=Severity.ERROR, scope="template")
 @on_trial()
 def bos_repeated(trial: TemplateTrial) -> Iterator[Finding]:
-    """Report BOS in the middle of a prompt, or twice at the beginning of some prompts of the template.
+    """Report BOS in the middle of a prompt, or a template that begins some prompts with two BOS.
 
     Fix: write BOS once, before the first message.
     """
@@ -119,12 +120,12 @@ def _more_bos(trial: TemplateTrial, bos: str) -> Iterator[Finding]:
 
 @rule("PF415", "bos-missing", severity=Severity.INFO, family=Family.CHAT, scope="template")
 def bos_missing(loaded: LoadedProfile) -> Iterator[Finding]:
-    """Report a chat template without BOS for a tokenizer that adds one to every text.
+    """Report a chat template that writes no BOS, if the tokenizer adds BOS to every text.
 
-    Why: the output of a template is usually encoded without special tokens, so the model gets no BOS. Some
-    models need it: Gemma's perplexity without BOS was 5.9e9 instead of 3.5. lm-eval lets the tokenizer add it.
+    Why: most programs encode the output of a template without adding special tokens, so the model gets no BOS. Some
+    models need BOS: without it, Gemma's perplexity was 5.9e9 instead of 3.5. In lm-eval, the tokenizer adds BOS.
 
-    Fix: begin the template with `{{ bos_token }}`, if the model's own template does.
+    Fix: if the model's own template begins with `{{ bos_token }}`, begin this template with it, too.
 
     Real: lm-evaluation-harness #3333, PR #1465; llama.cpp PR #7107.
     """
@@ -141,9 +142,9 @@ def bos_missing(loaded: LoadedProfile) -> Iterator[Finding]:
 @also("PF415", scope="template")
 @on_trial()
 def bos_in_some_prompts(trial: TemplateTrial) -> Iterator[Finding]:
-    """Report conversations whose prompt has no BOS, although the prompt of a single question has one.
+    """Report conversations whose prompt has no BOS, although the template writes BOS before a single question.
 
-    Fix: write `{{ bos_token }}` before all branches.
+    Fix: write `{{ bos_token }}` at the start of the template, before all branches.
     """
     bos = trial.profile.special_tokens.get("bos_token")
     if not bos or not (trial.text("question", generation_prompt=True) or "").startswith(bos):
@@ -160,15 +161,15 @@ def bos_in_some_prompts(trial: TemplateTrial) -> Iterator[Finding]:
 
 @rule("PF417", "end-token-scored", severity=Severity.ERROR, family=Family.TOKENS, scope="template")
 def end_token_scored(loaded: LoadedProfile) -> Iterator[Finding]:
-    """Report a tokenizer that adds an end token to every text, if prompt and answer are encoded together.
+    """Report a tokenizer that adds an end token to every text, if the profile encodes prompt and answer together.
 
-    Why: `split: lm-eval` cuts the tokens at the length of the encoded prompt. This length includes the end token, so
-    the scored tokens are shifted by one, and often only the end token is left. For such models, lm-eval
-    encodes prompt and answer separately.
+    Why: with `split: lm-eval`, the answer begins after as many tokens as the encoded prompt has. This number includes
+    the prompt's end token, so the scored tokens are shifted by one. Often only the end token of the answer is left.
+    With real models of this kind, lm-eval encodes prompt and answer separately.
 
     Fix: in the profile, set `split: pairwise`. If the model only generates answers, set `mode: generate`.
 
-    Real: lm-eval 0.4.13 splits T5 and other encoder-decoder models pairwise for this reason.
+    Real: lm-eval 0.4.13, which for this reason encodes pairs separately for T5 and other encoder-decoder models.
     """
     tokenizer, profile = loaded.tokenizer, loaded.profile
     if tokenizer is None or profile.split != "lm-eval" or profile.mode == "generate":
@@ -182,8 +183,8 @@ def end_token_scored(loaded: LoadedProfile) -> Iterator[Finding]:
 def lossy_tokenizer(loaded: LoadedProfile) -> Iterator[Finding]:
     """Report characters that a tokenizer does not distinguish: newlines, repeated spaces, capitals, accents.
 
-    Why: without newlines, a list of options is one line for the model, and code loses its structure. Composed and
-    decomposed accents, which look the same, are reported as info.
+    Why: if a tokenizer drops newlines, a list of options is a single line for the model, and code loses its structure.
+    Composed and decomposed accents look the same, so the finding about them is an info.
 
     Fix: write prompts without these characters, or do not use models with this tokenizer.
 
@@ -196,17 +197,18 @@ def lossy_tokenizer(loaded: LoadedProfile) -> Iterator[Finding]:
     probes += [(*probe, Severity.INFO) for probe in data_table("rules")["indistinct_by_normalization"]]
     for what, text, same, severity in probes:
         if tokenizer.ids(text, add_special_tokens=False) == tokenizer.ids(same, add_special_tokens=False):
-            saw = f"{text} and {same} are encoded as the same tokens"
+            saw = f"{text!r} and {same!r} have the same tokens"
             yield finding(f"the tokenizer does not preserve {what}", saw, loaded.profile.origin, severity=severity)
 
 
 @rule("PF418", "file-unlike-auto-tokenizer", severity=Severity.INFO, family=Family.TOKENS, scope="template")
 def file_unlike_auto_tokenizer(loaded: LoadedProfile) -> Iterator[Finding]:
-    """Report a `tokenizer.json` that by itself encodes differently from AutoTokenizer.
+    """Report a `tokenizer.json` that gives other tokens than AutoTokenizer when it is used alone.
 
-    Why: many classes of transformers use only the vocabulary and merges of the file, and build the rest themselves.
-    lm-eval and snapshots use AutoTokenizer. An engine that reads the file directly gets other tokens, often for a
-    leading space and after special tokens. The same prompt then gets another score there.
+    Why: many tokenizer classes of transformers use only the vocabulary and merges of this file. They build the rest
+    themselves. lm-eval and the snapshots use AutoTokenizer, so they use these classes. An engine that uses only the
+    file gets other tokens, often for a leading space or after special tokens. The same prompt then gets another score
+    in that engine.
 
     Fix: compare the tokens of your engine with those in the snapshots.
 
@@ -219,7 +221,7 @@ def file_unlike_auto_tokenizer(loaded: LoadedProfile) -> Iterator[Finding]:
     count = len(tokenizer.raw_ids)
     yield finding(
         "tokens from tokenizer.json differ from those of AutoTokenizer",
-        f'"{text}" is {shown_tokens(tokenizer, tokenizer.ids(text))} with AutoTokenizer, but '
+        f'"{text}" has the tokens {shown_tokens(tokenizer, tokenizer.ids(text))} with AutoTokenizer, but '
         f"{shown_tokens(tokenizer, tokenizer.raw_ids[text])} with tokenizer.json"
         + (f"; also {count - 1} more texts" * (count > 1)),
         loaded.profile.origin,

@@ -55,13 +55,13 @@ _ADJACENT: Final = (
 def turn_not_closed(trial: TemplateTrial) -> Iterator[Finding]:
     """Report turns that are not closed before the next one begins, and turns of two roles that begin in the same way.
 
-    Why: The model's own turn seems to continue through tool results and user messages, and the model no longer stops
-    where it should.
+    Why: Without a marker at its end, the model's turn seems to continue through tool results and user messages. The
+    model then no longer stops where it should.
 
-    Fix: in every branch, write the marker that closes the turn.
+    Fix: write the marker that closes the turn in every branch of the template.
 
-    Real: Gemma 4, which did not close the turn after a tool result; axolotl's Mistral v7;
-    Falcon-H1R, which looks for the neighbours of a tool result in the wrong list after a system message.
+    Real: Gemma 4, which did not close the turn after a tool result; axolotl's Mistral v7; Falcon-H1R, which after a
+    system message takes the wrong messages for the neighbours of a tool result.
     """
     layout, pairs = layout_of(trial), marker_pairs(trial)
     closing, plain = layout.closing, set(trial.markers(trial.text("turns") or ""))
@@ -222,21 +222,22 @@ def _closed_by_role(trial: TemplateTrial, layout: TurnLayout) -> Iterator[tuple[
 @rule("PF441", "history-changes", severity=Severity.WARNING, family=Family.CHAT, scope="template")
 @on_trial()
 def history_changes(trial: TemplateTrial) -> Iterator[Finding]:
-    """Report earlier turns that are written differently when the conversation continues.
+    """Report earlier turns whose text changes when the conversation continues.
 
-    Why: Cached prefixes cannot be used again, and multi-turn training does not match what the model saw when it
-    answered. It is a warning if the next step of a tool loop does so in a template with `{% generation %}`: TRL appends
-    the tokens of a tool result to those that were generated. Otherwise it is an info. A system message that changes
-    turns after the first question is a warning: the template counts messages in one list, and looks them up in another.
+    Why: A server cannot use cached prefixes again. In multi-turn training, the text of a turn is not the text that the
+    model had when it answered. Mostly, the finding is an info. It is a warning if the template has `{% generation %}`,
+    and the next step of a tool loop changes earlier turns: the trainer TRL appends the tokens of a tool result to the
+    generated tokens. It is also a warning if a system message changes turns after the first question: the template then
+    counts messages in one list, but looks them up in another.
 
-    Fix: make the text of a turn independent of later turns.
+    Fix: make the text of each turn independent of later turns.
 
     Real: Phi-3.5 (an end token after the last turn of any role), Qwen3 (reasoning of earlier turns).
     """
     for conversation, kind in trial.attributed(lambda each: {what for *_, what in islice(_changes(trial, each), 1)}):
         before, after, _ = next(_changes(trial, conversation))
         at = first_difference(before, after)
-        message = f"{kind} changes the text of earlier turns, in a conversation with {conversation.about}"
+        message = f"{kind} changes the text of earlier turns in a conversation with {conversation.about}"
         saw = f"{excerpt(before, at)!r} becomes {excerpt(after, at)!r}"
         is_kept = "".join(before.split()) in "".join(after.split())
         is_trained = {"tools", "training"} <= trial.kinds
@@ -302,15 +303,17 @@ def _changes(trial: TemplateTrial, conversation: Conversation) -> Iterator[tuple
 @rule("PF442", "generation-prompt", severity=Severity.ERROR, family=Family.CHAT, scope="template")
 @on_trial(Severity.WARNING, _AGAINST)
 def generation_prompt(trial: TemplateTrial) -> Iterator[Finding]:
-    """Report a generation prompt that is missing, not requested, or different from the start of finished answers.
+    """Report a generation prompt that is missing, not requested, or unlike the start of finished answers.
 
-    Why: The model is asked to continue a text that it never saw in training. A generation prompt after each user
-    message opens an answer even if another user message follows. A space at its end is an info if finished answers
-    have it, too. Other tags of reasoning after a tool result than after a question are a warning.
+    Why: The generation prompt is the header of an answer, at the end of the prompt. If it is wrong, the model has to
+    continue a text that it never saw in training. Some templates write it after each user message, even if another user
+    message follows. If it ends with a space, and finished answers have this space as well, the finding is an info. If
+    its reasoning tags after a tool result differ from those after a question, the finding is a warning.
 
-    Fix: end the template with `{% if add_generation_prompt %}` and the header of an answer.
+    Fix: end the template with `{% if add_generation_prompt %}`, the header of an answer, and `{% endif %}`.
 
-    Real: Alpaca of axolotl (missing) and chat_templates (a user's header), NousResearch's Llama 3.1 (always written).
+    Real: axolotl's Alpaca (missing), chat_templates' Alpaca (the header of a user), NousResearch's Llama 3.1 (always
+    written).
     """
     layout = layout_of(trial)
     asked, opened, closed, header = layout.asked, layout.opened, layout.closed, layout.header
@@ -380,7 +383,7 @@ def _elsewhere(trial: TemplateTrial, added: str) -> Iterator[Finding]:
 
 
 _MISSING: Final = "the generation prompt is missing"
-_WRITE_PROMPT: Final = "write the beginning of an answer if add_generation_prompt is true"
+_WRITE_PROMPT: Final = "write the header of an answer if add_generation_prompt is true"
 _SPACE: Final = "the generation prompt and finished answers have different whitespace before the answer"
 _OTHERWISE: Final = "finished answers begin differently from the generation prompt"
 

@@ -220,14 +220,14 @@ def _gold_longer_than_budget(page: Page) -> Iterator[Finding]:
 
 @rule("PF462", "task-ends-reasoning", severity=Severity.ERROR, family=Family.CHAT, scope="profile")
 def task_ends_reasoning(view: ProfileView) -> Iterator[Finding]:
-    """Report a task that stops, cuts or skips the reasoning that the chat template begins.
+    """Report a task that cuts off or skips reasoning, although the chat template begins it.
 
-    Why: the generation prompt ends with `<think>`, so all that the model writes first is reasoning. A stop sequence
-    with a line break cuts it off. Three cases are warnings: reasoning uses up a small token budget; choices are scored
-    in the place of reasoning; a `gen_prefix` prevents reasoning.
+    Why: the generation prompt ends with `<think>`, so the model first writes its reasoning. A stop sequence such as a
+    line break ends the reasoning, and there is no answer. In three cases, the finding is a warning: the token budget is
+    too small for reasoning; choices are scored where reasoning should begin; or a `gen_prefix` prevents reasoning.
 
-    Fix: turn reasoning off with `enable_thinking: false` in `template_args`. To keep it, use other stop sequences and
-    raise `max_gen_toks` to thousands of tokens.
+    Fix: turn reasoning off with `enable_thinking: false` in `template_args`. If you want reasoning, change the stop
+    sequences, and set `max_gen_toks` to several thousand.
 
     Real: lm-evaluation-harness PR #3700 (17 tasks that stop at a blank line), PR #3675, #3403; lighteval #869.
     """
@@ -257,12 +257,14 @@ def task_ends_reasoning(view: ProfileView) -> Iterator[Finding]:
 
 @rule("PF464", "reasoning-read-as-answer", severity=Severity.WARNING, family=Family.CHAT, scope="profile")
 def reasoning_read_as_answer(view: ProfileView) -> Iterator[Finding]:
-    """Report filters that read an answer from the reasoning, if the chat template marks reasoning in its own way.
+    """Report filters that find their answer in the model's reasoning, not after it.
 
-    Why: lm-eval cuts reasoning off at `</think>` unless another mark is configured. If a model closes its reasoning
-    with another mark, filters see all of the reasoning. They read the first answer that the model considered.
+    Why: lm-eval removes all text up to `</think>`, which ends the reasoning of most models. Some models end it with
+    another tag. Then lm-eval removes nothing, unless this tag is configured. So a filter may take the first answer that
+    the model considered in its reasoning.
 
-    Fix: give the mark to lm-eval (`--model_args think_end_token=…`) and to `metadata.promptfmt.think_end_token`.
+    Fix: set the tag that ends reasoning in both places: `--model_args think_end_token=…` for lm-eval, and
+    `metadata.promptfmt.think_end_token` for this plugin.
 
     Real: Ministral 3 Reasoning (`[/THINK]`), Gemma 4 (`<channel|>`), Seed-OSS (`</seed:think>`).
     """

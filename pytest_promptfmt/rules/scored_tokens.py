@@ -36,11 +36,11 @@ def _labels_of_unequal_length(view: ProfileView) -> Iterator[Finding]:
     """Report labels with different numbers of tokens.
 
     Why: the probability of a label with two tokens is a product of two probabilities, so it loses against labels with
-    one token. A metric that reads only the first token reads only a part of the label. The finding is an info for
-    labels with digits, which often differ in length. It is also an info for built-in approximations: their small
-    vocabulary splits more words than a real one.
+    one token. A metric that uses only the first token sees only a part of the longer label. The finding is an info if a
+    label has digits, because such labels often differ in length. It is also an info if the tokenizer is a built-in
+    approximation: its small vocabulary splits more words than a real one.
 
-    Fix: use labels of one token each; `promptfmt show --tokens` prints the tokens.
+    Fix: use labels of one token each. The command `promptfmt show --tokens` prints the tokens.
 
     Real: lm-evaluation-harness #663, #1396; sglang #523 and PR #835.
     """
@@ -55,23 +55,26 @@ def _labels_of_unequal_length(view: ProfileView) -> Iterator[Finding]:
 def _choices_same_in_tokens(view: ProfileView) -> Iterator[Finding]:
     """Report different choices with the same tokens, or a choice that begins with all tokens of another.
 
-    Why: choices with the same tokens are one candidate, and the first one always wins. This happens with tokenizers
-    that drop case, accents or newlines. A choice that begins with all tokens of a shorter one is always less likely, so
-    it never wins with `acc`. This is an info if the task also has a normalized metric. Some engines read only the first
-    token, to save requests or to guide decoding. They cannot distinguish labels such as `(A)` and `(B)`.
+    Why: if two choices have the same tokens, the model cannot distinguish them, and the first one always wins. Some
+    tokenizers remove letter case, accents or newlines, which makes choices equal. If a choice begins with all tokens of
+    a shorter choice, it is always less likely than the shorter one. So it never wins with the metric `acc`. If the task
+    also has a normalized metric, this is an info. Some engines use only the first token of a choice, to save requests
+    or to guide decoding. They cannot distinguish labels such as `(A)` and `(B)`.
 
     Fix: change the wording of the choices, or do not use models with this tokenizer.
 
-    Real: `Yes` and `yes` are the same ids on bert-base-uncased; guidance #564, lm-evaluation-harness PR #411.
+    Real: `Yes` and `yes` have the same token ids in bert-base-uncased; guidance #564, lm-evaluation-harness PR #411.
     """
     for one, other in _pairs(view):
         are_texts_equal = one.continuation.strip() == other.continuation.strip()  # which a rule about choices reports
         if one.ids and one.ids == other.ids and not are_texts_equal:
-            saw = f"{one.continuation!r} and {other.continuation!r} are both {_tokens(_tokenizer(view), one)}"
+            saw = (
+                f"{one.continuation!r} and {other.continuation!r} both have the tokens {_tokens(_tokenizer(view), one)}"
+            )
             yield finding("", saw, doc=one.instance)
 
 
-@_query("PF309", "a choice never wins, because its tokens begin with those of a shorter choice")
+@_query("PF309", "a choice never wins, because its first tokens are all tokens of a shorter choice")
 def _choice_begins_another(view: ProfileView) -> Iterator[Finding]:
     metrics = view.study.metrics
     is_normed = not metrics or any(metric in _NORMED for metric in metrics)
@@ -79,7 +82,7 @@ def _choice_begins_another(view: ProfileView) -> Iterator[Finding]:
         short, long = sorted(pair, key=lambda scored: len(scored.ids))
         if short.ids and len(short.ids) < len(long.ids) and long.ids[: len(short.ids)] == short.ids:
             severity = Severity.INFO if is_normed or _is_archetype(view) else None
-            saw = f"{long.continuation!r} begins with the tokens of {short.continuation!r}"
+            saw = f"{long.continuation!r} begins with all tokens of {short.continuation!r}"
             yield finding("", saw, doc=short.instance, severity=severity)
 
 
@@ -98,14 +101,15 @@ def _same_first_token(view: ProfileView) -> Iterator[Finding]:
 def _unknown_token(view: ProfileView) -> Iterator[Finding]:
     """Report a character that is not in the vocabulary: an error in an answer, a warning in a prompt.
 
-    Why: the unknown token stands for any text. An answer with this token is not scored by its own text, and two answers
-    may become equal. Other tokenizers encode such a character as the tokens of its two to four bytes. The likelihood
-    of the answer then measures spelling more than knowledge. The finding is an info for built-in approximations, whose
-    vocabulary is small.
+    Why: some tokenizers encode such a character as the unknown token, which can stand for any text. So the score of an
+    answer with this token is not that of its own text, and two answers may be equal. Other tokenizers encode each of
+    the two to four bytes of such a character as a token. The likelihood of the answer then measures spelling more than
+    knowledge. The finding is an info if the tokenizer is a built-in approximation, because its vocabulary is small.
 
-    Fix: use characters of the vocabulary, or do not use models with this tokenizer.
+    Fix: use other characters, or do not use models with this tokenizer.
 
-    Real: braces and tildes are unknown to t5-small, Chinese to bert-base-uncased; llama.cpp #28862 (bytes).
+    Real: t5-small does not know braces and tildes, bert-base-uncased knows few Chinese characters; llama.cpp #28862
+    (bytes).
     """
     tokenizer = _tokenizer(view)
     unknown, text = tokenizer.id_of_named("unk_token"), tokenizer.special_tokens.get("unk_token", "")
@@ -132,7 +136,7 @@ def _unknown_token(view: ProfileView) -> Iterator[Finding]:
 
 @_query("PF310", "the answer is mostly encoded as bytes")
 def _encoded_as_bytes(view: ProfileView) -> Iterator[Finding]:
-    """Report an answer that is encoded mostly as bytes; it is an info if only a part is."""
+    """Report an answer that is mostly encoded as bytes. The finding is an info if less than half of it is."""
     tokenizer, is_real = _tokenizer(view), view.study.has_real_docs
     scored = [one for one in chain.from_iterable(view.scored) if is_real or "«" not in one.continuation]  # its own mark
     shares = [_share_of_bytes(tokenizer, one) for one in scored]
@@ -201,16 +205,16 @@ def _share_of_bytes(tokenizer: Tokenizer, scored: ScoredContinuation) -> float:
 
 @_query(
     "PF301",
-    "the answer merges with the prompt, so no token is left to score",
+    "the end of the prompt and the answer form one token, so no token is left to score",
     severity=Severity.ERROR,
     name="nothing-left-to-score",
 )
 def _nothing_left_to_score(view: ProfileView) -> Iterator[Finding]:
-    """Report an answer that has no token left when the tokens of the prompt are cut off.
+    """Report an answer that has no token of its own after the tokens of the prompt are cut off.
 
-    Why: lm-eval encodes prompt and answer together, then cuts off as many tokens as the prompt has by itself. If the
-    end of the prompt and the answer form one token (`:A`, `(A`), no token is left. The run stops with an assertion
-    error.
+    Why: lm-eval encodes prompt and answer together. Then it cuts off as many tokens as the prompt has when encoded
+    alone. If the last character of the prompt and the answer form one token, such as `:A`, no token is left for the
+    answer. The run then stops with an assertion error.
 
     Fix: move the last character of the prompt to the start of the answers.
 
@@ -218,21 +222,27 @@ def _nothing_left_to_score(view: ProfileView) -> Iterator[Finding]:
     """
     for scored in chain.from_iterable(view.scored):
         if not scored.ids and scored.continuation.strip():
-            yield finding("", f"{scored.context[-_TAIL:]}|{scored.continuation}", _boundary_key(view), scored.instance)
+            yield finding(
+                "",
+                f"prompt|answer: {scored.context[-_TAIL:]}|{scored.continuation}",
+                _boundary_key(view),
+                scored.instance,
+            )
 
 
 @_query("PF302", "", severity=Severity.ERROR, name="token-over-boundary")
 def _token_over_boundary(view: ProfileView) -> Iterator[Finding]:
     """Report a token that crosses the boundary between prompt and answer.
 
-    Why: lm-eval encodes prompt and answer together, and cuts off as many tokens as the prompt has by itself. If `:` and
-    the newline after it form one token, the model gets `Answer:` and `A`, and never sees the newline. This is a
-    warning, and an info if the text is the same and only its tokens differ. With `split: pairwise` the two are encoded
-    separately, and SentencePiece adds a space that is not in the text. This is a warning if only the tokens differ.
+    Why: lm-eval encodes prompt and answer together. Then it cuts off as many tokens as the prompt has when encoded
+    alone. If `:` and the newline after it form one token, the model gets `Answer:` and `A`, but not the newline. In
+    this case, the finding is a warning. If only the tokens differ, and not the text, it is an info. With `split:
+    pairwise`, prompt and answer are encoded separately. SentencePiece then adds a space that is not in the text. In
+    this case, the finding is an error. If only the tokens differ, it is a warning.
 
     Fix: end the prompt with a visible character, and begin the answer with a space.
 
-    Real: lm-evaluation-harness PR #63, #1053; TruthfulQA #11; PR #531, #546 (hellaswag 76 % and 58 %).
+    Real: lm-evaluation-harness PR #63, #1053; TruthfulQA #11; PR #531, #546 (hellaswag: 76 % or 58 %).
     """
     tokenizer = _tokenizer(view)
     is_apart = view.profile.split == "pairwise" and not ends_every_text(tokenizer)
@@ -245,15 +255,15 @@ def _token_over_boundary(view: ProfileView) -> Iterator[Finding]:
             cut = len(scored.pair.context_ids)
             around = slice(max(0, cut - 3), cut + 3)
             what = "tokens" if is_same_text else "text"
-            message = f"a token spans prompt and answer, so the model gets other {what}"
+            message = f"a token is partly in the prompt and partly in the answer, so the model gets other {what}"
             scored_tokens, together = (shown_tokens(tokenizer, each[around]) for each in (given, whole))
-            saw = f"scored: {scored_tokens}; encoded together: {together}"
+            saw = f"scored tokens: {scored_tokens}; tokens of the whole text: {together}"
             severity = Severity.INFO if is_same_text else Severity.WARNING
             yield finding(message, saw, _boundary_key(view), scored.instance, severity=severity)
         elif given != whole:
             what = "gives other tokens" if is_same_text else "adds text to the answer"
             tokens = shown_tokens(tokenizer, scored.ids[:_TOKENS])
-            saw = f"{scored.context[-8:]}|{scored.continuation[:_TAIL]}, tokens of the answer: {tokens}"
+            saw = f"prompt|answer: {scored.context[-8:]}|{scored.continuation[:_TAIL]}; tokens of the answer: {tokens}"
             message, severity = f"encoding the answer separately from the prompt {what}", Severity.WARNING
             at = _boundary_key(view)
             yield finding(message, saw, at, scored.instance, severity=severity if is_same_text else None)
@@ -263,12 +273,13 @@ def _token_over_boundary(view: ProfileView) -> Iterator[Finding]:
 def _space_before_choice(view: ProfileView) -> Iterator[Finding]:
     """Report answers that are scored with unwanted spaces before them.
 
-    Why: a choice with a leading space fits after `Answer:`. It does not fit after the generation prompt of a chat
-    template, where answers begin without a space. A target delimiter adds a second space. In most tokenizers, `A` is
-    another token with no space, one space or two spaces before it. The finding is an info for built-in approximations
-    of a tokenizer. It is also an info for `output_type: loglikelihood`, where lm-eval adds no delimiter.
+    Why: after `Answer:`, a choice should begin with a space. After the generation prompt of a chat template, it should
+    not: answers begin there without a space. If the target delimiter is a space as well, there are two spaces. In most
+    tokenizers, `A`, ` A` and two spaces with `A` have different tokens. The finding is an info if the tokenizer is a
+    built-in approximation. It is also an info for `output_type: loglikelihood`, where lm-eval adds no delimiter.
 
-    Fix: remove the space at the start of the choices; without a chat template, `target_delimiter` still adds one.
+    Fix: remove the space at the start of the choices. If there is no chat template, `target_delimiter` still adds a
+    space.
 
     Real: lm-evaluation-harness #2346 (fixed in #2475); the paper Mind the Gap: up to 11 points.
     """
@@ -285,7 +296,7 @@ def _space_before_choice(view: ProfileView) -> Iterator[Finding]:
         tokens = shown_tokens(tokenizer, scored.ids[:_TOKENS])
         yield finding(
             f"the answer begins with {'two spaces' if spaces == 2 else 'a space right after the generation prompt'}",
-            f"{scored.context[-_TAIL:]}|{text[:_TAIL]}, tokens of the answer: {tokens}",
+            f"prompt|answer: {scored.context[-_TAIL:]}|{text[:_TAIL]}; tokens of the answer: {tokens}",
             _answer_key(view),
             scored.instance,
             severity=Severity.INFO if is_continued or tokenizer.is_archetype else None,
@@ -295,13 +306,14 @@ def _space_before_choice(view: ProfileView) -> Iterator[Finding]:
 
 @_query("PF304", "a choice and a few-shot answer begin with different tokens", name="tokens-unlike-shots")
 def _tokens_unlike_shots(view: ProfileView) -> Iterator[Finding]:
-    """Report a choice that begins with another token than the same answer in a few-shot example.
+    """Report a choice that begins with a different token than the same answer in a few-shot example.
 
-    Why: few-shot examples raise the probability of the tokens they show. If they show ` A` and the candidate is `A`,
-    the scored token is not the one they show. The finding is an info if the examples are text inside a user turn.
+    Why: few-shot examples make the tokens of their answers more likely. If an example has the answer ` A`, but the
+    choice `A` is scored, the examples make the wrong token more likely. The finding is an info if the examples are text
+    inside a user turn.
 
-    Fix: use the same `target_delimiter` for few-shot examples and choices. If a chat template writes the space
-    before the answers of the examples, put the examples into one turn with `fewshot_as_turns: false`.
+    Fix: use the same `target_delimiter` for few-shot examples and choices. If the chat template itself writes a space
+    before each answer, put all examples into one turn with `fewshot_as_turns: false`.
 
     Real: lm-evaluation-harness #2346; lighteval #45 and #159.
     """
@@ -318,11 +330,11 @@ def _tokens_unlike_shots(view: ProfileView) -> Iterator[Finding]:
             shown_and_scored = [shown_tokens(tokenizer, [token]) for token in (demonstrated, candidate)]
             yield finding(
                 "",
-                "the few-shot example has {}, but {} is scored".format(*shown_and_scored),
+                "the answer in the few-shot example begins with {}, but the choice with {}".format(*shown_and_scored),
                 _boundary_key(view),
                 scored.instance,
                 severity=Severity.INFO if is_one_turn or tokenizer.is_archetype else None,
-                do="put few-shot examples into one turn (fewshot_as_turns: false): the template writes the space"
+                do="put the examples into one turn (fewshot_as_turns: false): the template writes the space"
                 if view.profile.is_chat and not is_one_turn
                 else "use the same target_delimiter for few-shot examples and choices",
             )

@@ -67,7 +67,7 @@ def test_three_tokens_on_each_side_of_a_split_one_are_shown(tmp_path: Path) -> N
     study = study_of(task_from_config(config, path=None, locate=locate_nowhere))
     profile = Profile(name="mine", tokenizer="archetype:bytelevel-llama3")
     [found] = linted(study, Selection(rules=known_rules(), select=("PF302",)), profile).findings
-    assert found.saw == "scored: ?⏎ Answer : A ␣m et; encoded together: ?⏎ Answer :⏎ A ␣m et"
+    assert found.saw == "scored tokens: ?⏎ Answer : A ␣m et; tokens of the whole text: ?⏎ Answer :⏎ A ␣m et"
 
 
 def test_a_tokenizer_of_another_model_fails_the_first_task_alone(tmp_path: Path) -> None:

@@ -241,7 +241,7 @@ def test_an_engine_of_the_repository_is_not_tried_where_no_code_may_run() -> Non
     trial = TemplateTrial(
         lone_profile(LOOP.replace("BODY", "''")), options=TrialOptions(engines=(PACKAGE,), may_run_code=False)
     )
-    assert [finding.message for finding in engines_differ(trial)] == [f"{PACKAGE} is not tried"]
+    assert [finding.message for finding in engines_differ(trial)] == [f"the engine {PACKAGE} was not tried"]
 
 
 def test_a_recording_that_cannot_be_read_is_named_as_one_would_type_it(
@@ -252,7 +252,7 @@ def test_a_recording_that_cannot_be_read_is_named_as_one_would_type_it(
     trial = TemplateTrial(
         lone_profile(LOOP.replace("BODY", "''")), options=TrialOptions(engines=(str(tmp_path / "vllm.jsonl"),))
     )
-    assert [finding.message for finding in engines_differ(trial)] == ["vllm.jsonl is not tried"]
+    assert [finding.message for finding in engines_differ(trial)] == ["the engine vllm.jsonl was not tried"]
 
 
 def test_without_node_or_its_package_the_setting_is_a_mistake(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -277,5 +277,5 @@ def test_a_construct_at_which_an_engine_stops_is_said_once(tmp_path: Path) -> No
 
     stopped = "minijinja does not compile the template: syntax error: unknown statement generation"
     assert messages(served, "minijinja") == [stopped]
-    assert messages(served) == ["some engines do not know {% generation %}"]
+    assert messages(served) == ["some engines do not support {% generation %}"]
     assert messages(training) == []

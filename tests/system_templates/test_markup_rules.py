@@ -38,7 +38,7 @@ MISTAKES = {
         "'</result>' }}",
         "('' if loop.last else '</result>') }}",
         "PF457",
-        "a tag is not closed, or not opened, in a conversation with a tool result",
+        "a tag has no counterpart in a conversation with a tool result",
     ),
     "a line break escaped": ("message.role + '\\n'", "message.role + '<x>\\\\n'", "PF458", "a single user message"),
     "tools as text of text": (
@@ -150,25 +150,25 @@ MISTAKES = {
         "{%- if tools %}",
         "{%- if tools and messages[0].role == 'system' %}",
         "PF439",
-        "the given tools are in the prompt only if there is a system message",
+        "the tools of the request are in the prompt only if there is a system message",
     ),
     "tools for questions only": (
         "{%- if tools %}",
         "{%- if tools and messages[-1].role != 'tool' %}",
         "PF439",
-        "the given tools are not in the prompt of a conversation with a tool result",
+        "the tools of the request are not in the prompt of a conversation with a tool result",
     ),
     "empty lines removed": (
         "message.content or ''",
         "(message.content or '') | replace('\\n\\n', '\\n')",
         "PF448",
-        "a text with line breaks, spaces and quotes is changed",
+        "the template changes line breaks, spaces or quotation marks inside a text",
     ),
     "quotes of results removed": (
         "(message.content | string)",
         "(message.content | string | replace('\"', ''))",
         "PF448",
-        "a text with line breaks, spaces and quotes is changed",
+        "the template changes line breaks, spaces or quotation marks inside a text",
     ),
     "arguments behind the call": (
         '", "arguments": \' }}',
@@ -192,7 +192,7 @@ MISTAKES = {
         "'<result>' +",
         "",
         "PF457",
-        "a tag is not closed, or not opened, in a conversation with a tool result",
+        "a tag has no counterpart in a conversation with a tool result",
     ),
     "a last answer left open": (
         "{{- '<|end|>\\n' }}\n{%- endfor",
@@ -331,7 +331,7 @@ def test_a_brace_is_missed_also_where_calls_are_not_json() -> None:
     source = TEMPLATE.replace(json_call, own)
     assert not messages(source, "PF457")
     assert messages(source.replace("{% endfor %}}", "{% endfor %}"), "PF457") == [
-        "a brace is not closed, or not opened, in a conversation with a tool call"
+        "a brace has no counterpart in a conversation with a tool call"
     ]
 
 
@@ -341,16 +341,18 @@ def test_an_empty_block_of_reasoning_in_earlier_answers_is_an_info() -> None:
         "('<think></think>' if message.role == 'assistant' else '') + "
         "message.reasoning_content | default('') + (message.content or '')",
     )
-    assert "an empty block of reasoning is written into earlier answers" in messages(thinking, "PF446")
+    assert "earlier answers get an empty block of reasoning" in messages(thinking, "PF446")
 
 
 def test_turns_separated_by_words_alone_can_be_forged_by_anyone() -> None:
     words = "{% for m in messages %}{{ m.role + ': ' + m.content + '\\n' }}{% endfor %}"
     found = [finding for finding in check_template(words) if finding.code == "PF460"]
     assert [(each.message, each.severity) for each in found] == [
-        ("a user message can forge the text of whole turns", "info")
+        ("a user message can contain text that looks like further turns", "info")
     ]
-    assert messages(TEMPLATE, "PF460") == ["a user message or a tool result can forge the text of whole turns"]
+    assert messages(TEMPLATE, "PF460") == [
+        "a user message or a tool result can contain text that looks like further turns"
+    ]
     assert not messages(words.replace("m.content", "(m.content | tojson)"), "PF460")
 
 

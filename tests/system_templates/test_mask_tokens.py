@@ -35,7 +35,7 @@ def test_a_prompt_that_shares_its_last_token_with_the_answer_is_reported() -> No
     unmasked = source.replace("{% generation %}{{ '\\n' + m.content }}", "{{ '\\n' }}{% generation %}{{ m.content }}")
     (shared,) = [each for each in check_template(unmasked, "archetype:bytelevel-qwen") if each.code == "PF465"]
     assert shared.message == "the tokens before an answer differ from those of its prompt"
-    assert shared.saw == "conversation turns: ⏎ becomes ⏎⏎"
+    assert shared.saw == "conversation 'turns': ⏎ becomes ⏎⏎"
 
 
 def test_without_a_tokenizer_nothing_is_said_of_tokens() -> None:

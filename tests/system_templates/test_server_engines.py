@@ -86,7 +86,7 @@ def test_a_recording_takes_the_place_of_the_server(server: LoopbackRenderer, tmp
     (tmp_path / "more.conversations.yaml").write_text(
         "conversations: {own: {about: one more, messages: [{role: user, content: Name this ore}]}}\n", "utf-8"
     )
-    assert ("the recording of llama.cpp lacks some prompts", None) in [
+    assert ("some prompts are not in the recording of llama.cpp", None) in [
         each[:2] for each in differences(tmp_path, str(recording))
     ]
     assert len(server.asked) == asked

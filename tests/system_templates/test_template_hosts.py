@@ -48,7 +48,7 @@ def test_every_shape_of_a_builtin_conversation_has_its_hosts() -> None:
 
 
 def test_what_a_host_sends_is_an_error_and_an_info_or_warning_where_only_others_count() -> None:
-    message, broken = "the template fails on a tool call with content null", template("message.content")
+    message, broken = "the template fails on a tool call whose content is null", template("message.content")
     assert severities(check_template(broken), "PF431")[message] == "error"
     assert severities(check_template(broken, hosts=["vllm"]), "PF431")[message] == "warning"
     with pytest.raises(SettingsError, match="did you mean 'vllm'"):
@@ -91,7 +91,7 @@ def test_text_escaped_as_html_is_an_error(right: str, wrong: str, what: str) -> 
     assert right in template()
     assert not severities(check_template(template()), "PF406")
     found = severities(check_template(template().replace(right, wrong)), "PF406")
-    assert found[f"the chat template escapes {what} as HTML"] == "error"
+    assert found[f"the chat template writes special characters in {what} as HTML entities"] == "error"
 
 
 def test_a_system_message_refused_by_accident_is_an_error_and_by_intention_an_info() -> None:
@@ -156,7 +156,7 @@ def test_a_failure_that_needs_two_shapes_names_both() -> None:
     call = "{% if message.content is none %}{% for call in message.tool_calls %}{{ '' + call.function.arguments }}"
     turn = "{{ message.role }}" + call + "{% endfor %}{% else %}{{ message.content }}{% endif %}{{ '<|end|>' }}"
     found = severities(check_template(template(turn=turn)), "PF431")
-    assert "the template fails on a tool call with content null and arguments as mappings" in found
+    assert "the template fails on a tool call whose content is null and arguments as mappings" in found
 
 
 def test_calls_lost_only_after_another_question_are_a_warning() -> None:
@@ -197,7 +197,9 @@ def test_a_lost_text_has_the_line_of_its_message_or_of_the_loop(turn: str, line:
     path.write_text("{% for message in messages %}" + "\n" + turn + "{% endfor %}")
     name = "user-parts" if line == 2 else "system"
     found = [
-        each for each in check_template(path) if each.code == "PF433" and each.saw.startswith(f"conversation {name}: ")
+        each
+        for each in check_template(path)
+        if each.code == "PF433" and each.saw.startswith(f"conversation '{name}': ")
     ]
     assert [each.position.line for each in found if each.position] == [line]
 
@@ -217,7 +219,7 @@ def test_messages_name_what_templates_call_by_its_name_there() -> None:
 
 def test_endless_recursion_is_the_same_failure_each_time() -> None:
     saw = next(each.saw for each in check_template("{% macro f(x) %}{{ f(x) }}{% endmacro %}{{ f(messages) }}"))
-    assert saw == "conversation question: RecursionError: the template calls itself without end, also in transformers"
+    assert saw == "conversation 'question': RecursionError: the template calls itself endlessly, also in transformers"
 
 
 def test_conversations_are_plain_mappings_too() -> None:
@@ -301,7 +303,7 @@ def test_reasoning_only_in_training_may_be_meant_and_only_in_inference_is_not(
 def test_different_calls_that_look_alike_are_reported() -> None:
     plain = "{% for name, value in call.function.arguments.items() %}{{ '<' + name + '>' ~ value ~ '</>' }}{% endfor %}"
     found = severities(check_template(template().replace(CALL, "{{ call.function.name }}" + plain)), "PF468")
-    assert 'different arguments of a call give the same prompt: "7" and 7' in found
+    assert 'two different arguments of a tool call give the same prompt: "7" and 7' in found
     assert "an argument can contain text that closes the argument's tag and adds another argument" in found
     assert not severities(check_template(template()), "PF468")
 
@@ -313,7 +315,10 @@ def test_a_mask_ends_with_the_stop_token() -> None:
         "{{ '<|begin|>' + message.role + '\\n' }}"
         f"{{% if message.role == 'assistant' %}}{answer}{{% else %}}{other}{{% endif %}}{{{{ '\\n' }}}}"
     )
-    for after, expected in (("", {}), (" ", {"the training mask continues after the stop token": "warning"})):
+    for after, expected in (
+        ("", {}),
+        (" ", {"the training mask ({% generation %}) continues after the stop token": "warning"}),
+    ):
         source = template(turn=turn.replace("AFTER", after), tools="")
         assert severities(check_template(source), "PF453") == expected
 
@@ -369,7 +374,7 @@ def test_a_generation_prompt_after_each_user_message_is_an_info() -> None:
 
 
 def test_rare_shapes_of_calls_are_infos_where_the_tools_of_a_request_are_never_read() -> None:
-    message = "arguments given as JSON text are encoded a second time"
+    message = "arguments that are already JSON text are encoded as JSON again"
     assert severities(check_template(template()), "PF438")[message] == "warning"
     assert severities(check_template(template(tools="")), "PF438")[message] == "info"
     key = template().replace("+ ' ' +", "+ '{\"arguments\": ' +")
@@ -395,7 +400,7 @@ def test_a_second_call_may_be_left_out_where_only_the_first_is_taken(
 
 
 def test_a_word_as_the_characters_of_strip_is_reported() -> None:
-    said = "letters are removed from a text: lstrip('<think>') removes each of these characters, not the word"
+    said = "lstrip('<think>') removes each of these characters, not the word"
     assert severities(check_template(template("(message.content or '').lstrip('<think>')")), "PF433")[said] == "warning"
     assert said not in severities(check_template(template("(message.content or '').lstrip('\\n')")), "PF433")
 

@@ -193,7 +193,10 @@ def test_lint_fails_on_errors_and_names_conversation_and_line(project: Project) 
     result = project.run("-q", "-m", "promptfmt_lint", *LINT)
     assert result.ret == 1
     result.stdout.fnmatch_lines(
-        ["*PF433 the system text is lost in a conversation with a system message*", "*saw: conversation system: *"]
+        [
+            "*PF433 the system text is lost in a conversation with a system message*",
+            "*saw: conversation 'system': *",
+        ]
     )
     ignored = project.run("-q", "-m", "promptfmt_lint", *LINT, "-o", "promptfmt_ignore=PF43")
     assert ignored.ret == 0

@@ -108,7 +108,7 @@ def test_an_answer_to_continue_that_transformers_does_not_find_is_no_failure_of_
 def test_a_tag_of_reasoning_that_the_template_opens_is_closed(end: str, is_reported: bool) -> None:
     opened = f"{{{{ '<think>' + message.reasoning_content + '{end}' if message.reasoning_content else '' }}}}"
     messages = found(PLAIN.replace(TURN, f"{opened}{TURN}{{# </think> #}}"), "PF446")
-    assert any(message.startswith("a reasoning tag is opened or closed twice") for message in messages) is is_reported
+    assert any(message.startswith("reasoning tags are unbalanced or doubled") for message in messages) is is_reported
 
 
 @pytest.mark.parametrize(("switch", "is_noted"), [("", False), ("{% if enable_thinking %}{% endif %}", True)])
@@ -258,7 +258,7 @@ def test_what_a_server_has_the_model_generate_before_the_mask_is_reported(gap: s
     body = f"{turn}{{% if message.role == 'assistant' %}}{gap!r}{answer}{{% else %}}{other}{{% endif %}}{{{{ '\\n' }}}}"
     body = body.replace(repr(gap), f"{{{{ '{gap}' }}}}")
     messages = found(f"{{% for message in messages %}}{body}{{% endfor %}}{PROMPT}", "PF451")
-    assert messages == ["the training mask leaves out the beginning of an answer"] * is_told
+    assert messages == ["the training mask ({% generation %}) begins too late"] * is_told
 
 
 def test_arguments_escaped_by_hand_are_not_lost() -> None:
@@ -333,7 +333,7 @@ SLIPS = {
         "if messages[0].role == 'system' else 'You",
         "if messages[0].role == 'system' and messages[0].content else 'You",
         "PF401",
-        "an empty system message does not switch off",
+        "although the system message is empty",
     ),
     "an image dropped": ("else '<image>'", "else ''", "PF433", "an image is not in the prompt"),
     "letters as escapes": (
@@ -457,7 +457,7 @@ def test_a_mask_that_holds_the_header_is_found_where_the_generation_prompt_goes_
         "{{- '<|end|>\\n' }}{%- endfor", "{{- '<|end|>' }}{% endgeneration %}{{- '\\n' }}{%- endfor"
     )
     severity = {each.message: each.severity for each in check_template(masked) if each.code == "PF452"}
-    assert severity["the training mask covers the generation prompt"] == "warning"
+    assert severity["the generation prompt is inside the training mask ({% generation %})"] == "warning"
 
 
 def test_what_is_only_in_the_generation_prompt_is_no_part_of_a_mask() -> None:
@@ -480,7 +480,7 @@ def test_turns_of_minimax_take_turns() -> None:
 
 def test_tools_that_make_a_template_fail_are_not_reported_as_lost() -> None:
     listed = "{% for tool in tools or [] %}{{ tool.name }}{{ missing.name }}{% endfor %}"
-    lost = "the given tools are not in the prompt"
+    lost = "the tools of the request are not in the prompt"
     assert lost in found(f"{{% if tools %}}You have tools.{{% endif %}}{PLAIN}", "PF439")
     assert lost not in found(f"{listed}{PLAIN}", "PF439")
     assert any("tools" in message for message in found(f"{listed}{PLAIN}", "PF431"))

@@ -52,15 +52,15 @@ _NAMES: Final = {
 def text_lost(trial: TemplateTrial) -> Iterator[Finding]:
     """Report texts of a conversation that are not in the prompt.
 
-    Why: The model never sees the text: a system text, a question or a tool result. No error reports this. An image that
-    is not in the prompt is an info; it is a warning if the template knows images. `strip` with a word is a warning,
-    too: it removes single characters from both ends of a text, not the word. A tool result under the name of another
-    tool is an error: its own name is lost.
+    Why: The model never sees the text, which may be a system text, a question or a tool result. No error reports this.
+    If an image is not in the prompt, the finding is an info, or a warning if the template supports images. If the
+    template calls `strip` with a word, it is a warning: `strip` removes single characters from both ends of a text, not
+    the word. If a tool result is under the name of another tool, it is an error: the name of its own tool is lost.
 
     Fix: print the text in the template, or refuse the conversation with `raise_exception`.
 
-    Real: unsloth's Phi-3, open-instruct's Tulu, vLLM's Florence-2 (system text); DeepSeek-V2.5 (calls next to an empty
-    content).
+    Real: unsloth's Phi-3, open-instruct's Tulu, vLLM's Florence-2 (system text); DeepSeek-V2.5 (tool calls of a message
+    with empty content).
     """
 
     def lost_in(conversation: Conversation) -> frozenset[str]:
@@ -101,8 +101,7 @@ def text_lost(trial: TemplateTrial) -> Iterator[Finding]:
         elif length > 0 and _NUMBERED.fullmatch(added) and other[at - length :].startswith(added):
             yield once.finding("two images have the same number", saw, place, Severity.WARNING)
     for call, letters, line in stripped_letters(trial.nodes):
-        message, do = f"letters are removed from a text: {call}", "use split or replace, which take the whole word"
-        yield warning(message, letters, trial.place(line), do=do)
+        yield warning(call, letters, trial.place(line), do="use split or replace, which take the whole word")
     for name in ("parallel", "parallel-without-names"):
         saw = _misnamed(trial.text(name) or "") if name in trial.sent else ""
         if saw and "call" not in missing(trial, trial.conversations[name]):
@@ -155,13 +154,13 @@ _FIRST_CALL: Final = re.compile(r"tool_calls['\")\]]*\s*(?:\[0\]|\|\s*first)")
 
 @template_rule("PF434", "text-doubled", severity=Severity.ERROR)
 def text_doubled(trial: TemplateTrial) -> Iterator[Finding]:
-    """Report texts and tool calls of a conversation that the prompt repeats.
+    """Report texts and tool calls that a template writes twice.
 
     Why: The model sees the same answer or question twice, and copies this pattern.
 
     Fix: find the two branches that write this text, and remove it from one of them.
 
-    Real: axolotl's Qwen3.5, which cut reasoning from a content already cut; step3 (system text).
+    Real: axolotl's Qwen3.5, which cut off reasoning twice; step3 (system text).
     """
     for conversation, kind in trial.attributed(lambda each: doubled(trial, each)):
         text = trial.whole(conversation) or ""
@@ -185,13 +184,13 @@ _ARGUMENT: Final = "seventh"
 
 @template_rule("PF435", "text-out-of-order", severity=Severity.WARNING)
 def text_out_of_order(trial: TemplateTrial) -> Iterator[Finding]:
-    """Report texts that the prompt shows before those of earlier messages.
+    """Report texts that a template writes before the texts of earlier messages.
 
     Why: The order of turns and results is part of the meaning of a conversation.
 
-    Fix: write the messages in their order.
+    Fix: write the messages in the order of the conversation.
 
-    Real: Gemma 4, which writes the text of a tool call after the result.
+    Real: Gemma 4, which writes the text of a message with a tool call after the tool's result.
     """
 
     def faults(each: Conversation) -> frozenset[str]:
@@ -208,13 +207,14 @@ def text_out_of_order(trial: TemplateTrial) -> Iterator[Finding]:
 
 @template_rule("PF437", "python-in-prompt", severity=Severity.ERROR)
 def python_in_prompt(trial: TemplateTrial) -> Iterator[Finding]:
-    """Report Python's notation in a prompt: None, True, False, a printed mapping or list.
+    """Report Python's notation in a prompt: None, True, False, or a mapping or list as Python prints it.
 
-    Why: Models are trained on JSON. `{{ value }}` prints a value as Python does. True and False in tools are an info,
-    because parsers of servers read them as booleans. Among the tools, which no parser reads, a mapping is a warning and
-    a list an info. All are infos if the template itself writes calls or keys in Python's notation.
+    Why: Models are trained on JSON, but `{{ value }}` prints a value as Python does. If a prompt with tools has True or
+    False, the finding is an info, because the parsers of servers accept both words. No parser reads the descriptions of
+    the tools. So there, a mapping is a warning, and a list is an info. If the template itself writes tool calls or keys
+    in Python's notation, all findings are infos.
 
-    Fix: write values that are not text with `tojson`, and leave out contents that are null.
+    Fix: write values that are not text with `tojson`, and write nothing for a content that is null.
 
     Real: Apriel 1.5 (arguments), mistral-common's v15 (tool results), Qwen3-Coder (types of a schema).
     """
@@ -239,7 +239,7 @@ def python_in_prompt(trial: TemplateTrial) -> Iterator[Finding]:
             elif severity is Severity.ERROR and not (conversation.has_tools or conversation.has_parts):
                 severity = Severity.WARNING if _PYTHON_MAPPING.search(text) else Severity.INFO
             yield conversation.finding(
-                f"{name} is printed as in Python, in a conversation with {conversation.about}",
+                f"{name} is printed in Python's notation in a conversation with {conversation.about}",
                 excerpt(text, start, end),
                 place_printed(trial, conversation, start, "arguments", "content"),
                 severity,
@@ -260,14 +260,15 @@ _PROSE: Final = re.compile(r"\btools?\b|\bfunction calls?\b", re.I)
 
 @template_rule("PF445", "value-unused", severity=Severity.ERROR)
 def value_unused(trial: TemplateTrial) -> Iterator[Finding]:
-    """Report a variable that a loop sets and later text reads, if this changes a prompt.
+    """Report a variable that is set in a loop and used after it, if this changes a prompt.
 
-    Why: After a loop, Jinja resets a variable to its value before the loop. A flag or text that the loop collects is
-    lost.
+    Why: After a loop, Jinja resets each variable to its value before the loop. So a flag or text that the loop
+    collected is lost.
 
     Fix: keep the value in a `namespace`, or use a filter such as `selectattr`.
 
-    Real: text-generation-webui's Alpaca and Vicuna (a default next to the system text), MiniCPM5 (tool calls).
+    Real: text-generation-webui's Alpaca and Vicuna (a default text in addition to the system text), MiniCPM5 (tool
+    calls).
     """
     for name, line, conversation in lost_assignments(trial):
         message = f"a loop sets {name!r}, but the new value is lost after the loop"
@@ -276,24 +277,25 @@ def value_unused(trial: TemplateTrial) -> Iterator[Finding]:
 
 @template_rule("PF447", "stray-text", severity=Severity.WARNING)
 def stray_text(trial: TemplateTrial) -> Iterator[Finding]:
-    """Report accidental text, such as quotes at both ends, or words about tools if there are none.
+    """Report accidental text, such as quotation marks around the prompt, or words about tools if there are none.
 
-    Why: All text around the tags of a template is printed. A space between an answer and its end token is an info. So
-    is a space at the beginning of the prompt, if the template writes it in quotes.
+    Why: Jinja prints all text of a template that is outside its tags. The finding is an info for a space between an
+    answer and its end token. It is also an info for a space at the start of the prompt, if the template has this space
+    in quotes.
 
     Fix: remove this text.
 
-    Real: axolotl's Falcon-H1 (quotes of a configuration file), vLLM's Baichuan (line breaks).
+    Real: axolotl's Falcon-H1 (quotation marks of a configuration file), vLLM's Baichuan (line breaks).
     """
     text = trial.text("answer")
     if text is None:
         return
     if len(text) > 1 and text[0] == text[-1] and text[0] in "\"'":
-        saw, do = f"{text[:20]} … {text[-20:]}", "remove the quotes"
-        yield finding("the whole prompt is in quotes", saw, trial.place(1), do=do)
+        saw, do = f"{text[:20]} … {text[-20:]}", "remove the quotation marks from the template"
+        yield finding("the whole prompt is in quotation marks", saw, trial.place(1), do=do)
     if text[:1].isspace() and not (text.startswith("\n") and template_facts(trial).indentation):  # which has a rule
         what = "a line break" if text[0] == "\n" else "a space"
-        do = "remove it, or trim it with {%- and -%}"
+        do = "remove this whitespace, or trim it with {%- and -%}"
         strings = (each.value for each in trial.nodes if isinstance(each, nodes.Const) and isinstance(each.value, str))
         openings = (each[:_OWN] for each in strings if each.strip() and text.startswith(each[:_OWN]))
         is_opening = any((trial.text("turns") or "").count(each) == 1 for each in openings)  # not that of each turn

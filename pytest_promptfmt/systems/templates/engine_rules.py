@@ -63,15 +63,17 @@ _VIEWS: Final[Mapping[str, Callable[[str], object]]] = {
 
 @template_rule("PF449", "engines-differ", severity=Severity.WARNING)
 def engines_differ(trial: TemplateTrial) -> Iterator[Finding]:
-    """Report constructs that other engines lack, and prompts that another engine renders differently.
+    """Report Jinja constructs that other engines lack, and prompts that another engine renders differently.
 
-    Why: Some servers, such as Dynamo, TGI and mistral.rs, render templates with minijinja; others have their own
-    engine. A construct that an engine lacks fails there; it is an info. The engines in the setting
-    `promptfmt_template_engines` render all conversations as well. A prompt that differs is a warning.
+    Why: Some servers, such as Dynamo, TGI and mistral.rs, render templates with minijinja. Others have their own
+    engine. If an engine lacks a construct, the template fails on that server; this finding is an info. This plugin also
+    renders all test conversations with the engines in the setting `promptfmt_template_engines`. If a prompt of such an
+    engine differs, the finding is a warning.
 
-    Fix: remove the construct, or write one that all engines know.
+    Fix: replace the construct with one that all engines support.
 
-    Real: unsloth's Qwen3, made portable (string methods, slices); nobodywho PR #563 (`{% generation %}`).
+    Real: unsloth's Qwen3, which was rewritten without string methods and slices; nobodywho PR #563 (`{% generation
+    %}`).
     """
     found = [finding for engine in trial.options.engines for finding in _differences(trial, engine)]
     yield from found
@@ -79,7 +81,7 @@ def engines_differ(trial: TemplateTrial) -> Iterator[Finding]:
         if not _is_served(trial, construct) or _is_named(construct, found):
             continue
         yield info(
-            f"some engines do not know {construct}",
+            f"some engines do not support {construct}",
             f"for example {data_table('engines/minijinja')['version']}",
             trial.place(line),
         )
@@ -103,9 +105,9 @@ def profile_engine_differs(view: ProfileView | TemplateTrial) -> Iterator[Findin
     """Report prompts of a task that the engine of a profile renders differently from Jinja.
 
     Why: The evaluated server may render the chat template with its own engine. The model then gets another prompt than
-    the one that was reviewed.
+    the one in the snapshot.
 
-    Fix: use constructs that the engine knows; if the template is right, renew the recording of the server.
+    Fix: use constructs that the engine supports. If the template is right, record the server's prompts again.
 
     Real: minijinja escapes `<`, `>` and `&` in `tojson`, in 30 of 100 public templates.
     """
@@ -120,8 +122,8 @@ def profile_engine_differs(view: ProfileView | TemplateTrial) -> Iterator[Findin
 def _differences(trial: TemplateTrial, engine: str) -> Iterator[Finding]:
     if engine in RUNS_CODE and not trial.options.may_run_code:
         yield info(
-            f"{engine} is not tried",
-            "the engine runs code of node_modules, which --promptfmt-no-code forbids",
+            f"the engine {engine} was not tried",
+            "it runs code in node_modules, and --promptfmt-no-code forbids this",
             trial.place(),
         )
         return
@@ -129,7 +131,7 @@ def _differences(trial: TemplateTrial, engine: str) -> Iterator[Finding]:
         yield from _compared(trial, compiled_by(engine, trial.source))
     except SettingsError as error:
         name = display_path(engine) if engine.endswith(RECORDED) else engine
-        yield finding(f"{name} is not tried", str(error), error.position or trial.place())
+        yield finding(f"the engine {name} was not tried", str(error), error.position or trial.place())
     except RuntimeError as error:
         at = _PLACE.search(str(error))
         yield finding(
@@ -170,14 +172,14 @@ def _compared(trial: TemplateTrial, renderer: Engine) -> Iterator[Finding]:
             f"{renderer.name} renders other prompts for some conversations",
             f"{len(trial.given)} conversations: {counts}",
             trial.place(),
-            do="fix the differences that matter to you",
+            do="change the template where a difference matters to you",
         )
     if unrecorded:
         yield finding(
-            f"the recording of {renderer.name} lacks some prompts",
+            f"some prompts are not in the recording of {renderer.name}",
             f"{len(unrecorded)} of {len(trial.given)} conversations, such as {unrecorded[0]}",
             trial.place(),
-            do="record all prompts with promptfmt record on the machine of the server",
+            do="run promptfmt record on the machine of the server, which records all prompts",
         )
 
 

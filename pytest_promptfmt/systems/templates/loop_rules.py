@@ -26,16 +26,16 @@ _MOST_SHOWN: Final = 160
 
 @template_rule("PF467", "answer-not-read-back", severity=Severity.ERROR)
 def answer_not_read_back(trial: TemplateTrial) -> Iterator[Finding]:
-    """Report answers that a parser reads differently from what the template wrote.
+    """Report answers that a parser reads differently from how the template wrote them.
 
     The parser is the `response_template` of the tokenizer, or one of vLLM or SGLang.
 
-    Why: A server reads the model's answer with this parser, and the client sends the result back with the next request.
-    Text, reasoning and calls that the parser misses are lost for the client. The next prompt then differs from what the
-    model generated, so cached prefixes cannot be used. The rule reads every answer whole and in pieces, and renders it
-    again. It also reads an answer that ends early, and one with a broken call.
+    Why: A server parses the model's answer, and the client sends the parsed answer back with the next request. If the
+    parser misses text, reasoning or tool calls, the client never gets them. The next prompt then differs from the text
+    that the model generated, so cached prefixes cannot be used. This rule parses every answer as a whole and in pieces,
+    and renders the result again. It also parses an answer that ends early, and an answer with a broken tool call.
 
-    Fix: if the model was trained on this text, correct the parser. Otherwise correct the template.
+    Fix: if the model was trained with this text, correct the parser. Otherwise correct the template.
 
     Real: Gemma 4 (an argument that is null), LFM2.5 (an apostrophe in an argument), Llama 3.1 (text next to a call).
     """
@@ -101,13 +101,13 @@ _PAIRS: Final[Mapping[str, tuple[Any, Any]]] = {
 def calls_look_alike(trial: TemplateTrial) -> Iterator[Finding]:
     """Report different tool calls that give the same prompt.
 
-    Why: No parser can tell them apart, so the meaning of the model's call is lost. Text inside one argument, such as a
-    web page, may pass as another argument. It is only an info: many models write tags, and some parsers use the tool's
-    schema.
+    Why: If two different calls have the same text, no parser can distinguish them. So the meaning of the model's call
+    is lost. Text inside one argument, such as a web page, can look like another argument. The finding is only an info,
+    because many models write arguments in tags, and some parsers use the tool's schema.
 
-    Fix: write arguments as JSON (`tojson`).
+    Fix: write the arguments of tool calls as JSON, with `tojson`.
 
-    Real: Gemma 4 (null as None), Qwen3-Coder (an argument that closes its own tag).
+    Real: Gemma 4 (null is written as None), Qwen3-Coder (an argument can close its own tag).
     """
     call = trial.conversations.get("call-finished")
     if call is None or "call-finished" not in trial.sent or trial.finished(call) is None:
@@ -116,7 +116,7 @@ def calls_look_alike(trial: TemplateTrial) -> Iterator[Finding]:
         texts = {trial.finished(_with_arguments(call, {"sample": value})) for value in (one, other)}
         text = texts.pop()
         if text is not None and not texts and str(one) in text:
-            message = f"different arguments of a call give the same prompt: {what}"
+            message = f"two different arguments of a tool call give the same prompt: {what}"
             yield call.finding(message, excerpt(text, text.rfind(str(one))), trial.place_of("arguments"))
     genuine = trial.finished(_with_arguments(call, {"sample": _FIRST, "unit": _LAST})) or ""
     between = genuine.partition(_FIRST)[2].partition(_LAST)[0]

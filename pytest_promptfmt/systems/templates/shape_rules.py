@@ -25,12 +25,12 @@ _NEAR: Final = 8
 def template_does_not_compile(study: Study | TemplateTrial) -> Iterator[Finding]:
     """Report a chat template that does not compile.
 
-    Why: Every request to a model with such a template fails. Often the template was pasted into a JSON file, where
-    quotes have to be escaped.
+    Why: Every request to a model with such a template fails. Often, someone pasted the template into a JSON file
+    without escaping its quotes.
 
     Fix: correct the syntax at the line shown.
 
-    Real: unsloth's Qwen2.5 and text-generation-webui's Airoboros, with an unescaped quote.
+    Real: unsloth's Qwen2.5 and text-generation-webui's Airoboros, each with an unescaped quote.
     """
     trial = trial_of(study)
     if trial is not None and trial.syntax_error is not None:
@@ -40,12 +40,13 @@ def template_does_not_compile(study: Study | TemplateTrial) -> Iterator[Finding]
 
 @template_rule("PF431", "template-fails", severity=Severity.ERROR)
 def template_fails(trial: TemplateTrial) -> Iterator[Finding]:
-    """Report conversations on which a template raises an error, except by `raise_exception`.
+    """Report conversations for which a template raises an error. Errors of `raise_exception` are those of PF432.
 
-    Why: Clients may send arguments as JSON text, contents that are null or lists of parts, and schemas without
-    description. If the template fails on them, the client gets an internal server error.
+    Why: Clients may send tool call arguments as JSON text, contents that are null, contents that are lists of parts,
+    and tools without a description. If the template fails on any of them, the client gets an internal server error.
 
-    Fix: first test what a value is (`is string`, `is defined`), or refuse the conversation with `raise_exception`.
+    Fix: test the type of a value before you use it (`is string`, `is defined`), or refuse the conversation with
+    `raise_exception`.
 
     Real: QwenLM Qwen3 #1894, GLM-5 #158, mlx-lm #1065 (arguments as JSON text); Qwen3 (content null).
     """
@@ -104,12 +105,13 @@ def _is_only_for_tools(trial: TemplateTrial) -> bool:
 def template_refuses(trial: TemplateTrial) -> Iterator[Finding]:
     """Report conversations that a template refuses with `raise_exception`.
 
-    Why: A refusal is often a documented limit of a model, such as alternating roles; then it is an info. It is a
-    mistake if the template accepts the same conversation in another shape, if it accepts a tool result but not the
-    answer after it, or if it has a branch for system messages but refuses one because roles do not alternate. Without
-    such a branch, a refusal whose message does not mention system messages is a warning: it blames something else.
+    Why: A refusal is often a documented limit of a model, such as alternating roles. In this case, the finding is an
+    info. A refusal is a mistake in three cases: the template accepts the same conversation in another shape; it accepts
+    a tool result, but not the answer after it; or it has a branch for system messages, but refuses one because roles do
+    not alternate. If the template has no such branch, and its error message does not mention system messages, the
+    finding is a warning: the error message is misleading.
 
-    Fix: accept the conversation, or document what the model cannot take.
+    Fix: accept the conversation, or document that the model does not support it.
 
     Real: axolotl's Mistral v1 (system messages); Mistral 7B v0.3 (empty lists of tool calls).
     """
@@ -155,13 +157,14 @@ def _spaceless(text: str) -> str:
 
 @template_rule("PF436", "shape-changes-prompt", severity=Severity.WARNING)
 def shape_changes_prompt(trial: TemplateTrial) -> Iterator[Finding]:
-    """Report a conversation whose prompt changes if the same content is sent in another shape.
+    """Report a conversation whose prompt changes if a client sends the same content in another shape.
 
-    Why: The same content can be a text, or a list with one text part. Arguments can be a mapping or JSON text. Missing
-    tool calls can be an empty list or a missing key. Servers and SDKs choose the shape, not the user. It is an info
-    if the template writes JSON text unchanged, outside of other JSON, or a tool result with its parts.
+    Why: The same content can be a text, or a list with one text part. Tool call arguments can be a mapping or JSON
+    text. If there are no tool calls, the key can be missing, or its value an empty list. Servers and SDKs choose the
+    shape, not the user. The finding is an info if the template writes arguments that are JSON text unchanged, and not
+    inside other JSON. It is also an info if the template writes a tool result as a list of parts.
 
-    Fix: print both conversations with the same macro.
+    Fix: use the same macro for both shapes.
 
     Real: LFM2 and GigaChat 3 (user messages as parts), Apriel 1.5 (arguments as JSON text).
     """
@@ -179,9 +182,9 @@ def shape_changes_prompt(trial: TemplateTrial) -> Iterator[Finding]:
         text, other = trial.whole(conversation) or "", twin(conversation)
         is_space, at = _spaceless(text) == _spaceless(other), first_difference(text, other)
         yield conversation.finding(
-            f"two equivalent conversations give different {'whitespace' if is_space else 'text'}; one has"
+            f"the same content gives different {'whitespace' if is_space else 'text'} in a conversation with"
             f" {conversation.about}",
-            f"{excerpt(text, at)!r}, {conversation.same_as}: {excerpt(other, at)!r}",
+            f"{excerpt(text, at)!r}; {conversation.same_as!r}: {excerpt(other, at)!r}",
             place_printed(trial, conversation, at),
             Severity.INFO if is_space or _WHOLE & conversation.shapes or _is_passed_on(text, conversation) else None,
         )
@@ -211,12 +214,13 @@ def _is_encoded_twice(trial: TemplateTrial, conversation: Conversation) -> bool:
 
 @template_rule("PF438", "arguments-encoded-twice", severity=Severity.WARNING)
 def arguments_encoded_twice(trial: TemplateTrial) -> Iterator[Finding]:
-    r"""Report tools and arguments of tool calls that are encoded a second time.
+    r"""Report tools and tool call arguments that are encoded as JSON a second time.
 
-    Why: The OpenAI API sends arguments as JSON text; `tojson` makes a string of it, with a backslash before each quote.
-    JSON text as the value of a key, or a letter written as `\u0441`, may be the model's own format; both are infos.
+    Why: The OpenAI API sends arguments as JSON text. If a template uses `tojson` on this text, the result is a JSON
+    string with a backslash before each quotation mark. The finding is an info if the JSON text is the value of a key,
+    because this may be the model's own format. The same is true of a letter that is written as `\u0441`.
 
-    Fix: encode arguments unless they are text: `{{ arguments if arguments is string else arguments | tojson }}`.
+    Fix: encode arguments only if they are not text: `{{ arguments if arguments is string else arguments | tojson }}`.
 
     Real: Llama 3.1, functionary 3.1, Mistral Nemo.
     """
@@ -224,7 +228,7 @@ def arguments_encoded_twice(trial: TemplateTrial) -> Iterator[Finding]:
         text = trial.whole(conversation) or ""
         at = text.find(chr(92) + chr(34))
         yield conversation.finding(
-            "arguments given as JSON text are encoded a second time",
+            "arguments that are already JSON text are encoded as JSON again",
             excerpt(text, at),
             place_printed(trial, conversation, at, "arguments"),
             _if_value(text, at),

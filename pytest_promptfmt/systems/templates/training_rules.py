@@ -33,17 +33,17 @@ _TAGS: Final = re.compile(r"<[^<>\s]*(?:think|reason)[^<>\s]*>", re.I)
 
 @template_rule("PF454", "training-template-differs", severity=Severity.WARNING)
 def training_template_differs(trial: TemplateTrial) -> Iterator[Finding]:
-    """Report prompts that the training variant of a template writes differently.
+    """Report prompts that the training template of a model writes differently.
 
-    Why: The training variant of `NAME.jinja` is `NAME_training.jinja`, or the setting `training_of` names it. It should
-    only add `{% generation %}`, without which trainers learn nothing, or everything. With any other difference, the
-    model is trained on prompts that it never sees later.
-    Reasoning, or an empty block of it, that is kept for training may be intended, so it is an info; reasoning that
-    training lacks is not. So is a text that differs only in a shape of messages that training does not need.
+    Why: The training template of `NAME.jinja` is `NAME_training.jinja`, or a template that the setting `training_of`
+    pairs with it. It should differ only in `{% generation %}` and `{% endgeneration %}`, which mark the text to learn.
+    If there is any other difference, the model is trained on prompts that it never gets later. The training template
+    may keep reasoning, or an empty block of reasoning, on purpose. In this case, the finding is an info. It is also an
+    info if only the training template accepts a certain shape of messages.
 
-    Fix: copy the inference template, and add only `{% generation %}` and `{% endgeneration %}`.
+    Fix: copy the inference template, and add nothing but `{% generation %}` and `{% endgeneration %}`.
 
-    Real: TRL's templates (GLM-4 MoE, Qwen3) and the models' own.
+    Real: TRL's training templates for GLM-4 MoE and Qwen3.
     """
     file = trial.profile.template_file
     if file is None:
@@ -51,7 +51,10 @@ def training_template_differs(trial: TemplateTrial) -> Iterator[Finding]:
     variant = file.with_name(f"{file.stem}{TRAINING}")
     if variant.is_file() and (training := _beside(trial, variant)) is not None:
         if training.syntax_error is None and "training" not in training.kinds:
-            message, do = "the training template marks no text to learn", "write {% generation %} around answers"
+            message, do = (
+                "the training template has no {% generation %}, so it marks no text to learn",
+                "write {% generation %} around answers",
+            )
             yield finding(message, at=training.place(1), do=do)
         yield from _trained_otherwise(trial, training)
     asked = trial.options.trains_for
@@ -99,7 +102,7 @@ def _trained_otherwise(inference: TemplateTrial, training: TemplateTrial) -> Ite
         is_meant = repairs or conversation.has_reasoning or _differ_in_empty_blocks(ours, theirs)
         yield conversation.finding(
             f"the prompts for training and inference differ in a conversation with {conversation.about}",
-            f"for training {excerpt(theirs, at)!r}, for inference {excerpt(ours, at)!r}",
+            f"training: {excerpt(theirs, at)!r}; inference: {excerpt(ours, at)!r}",
             training.place(line_at(training, conversation, state, theirs, ours) if theirs else None),
             Severity.INFO if is_meant and not any(each in ours for each in lost) else None,
         )
@@ -155,16 +158,17 @@ def _covers(mask: Mask, start: int, end: int) -> bool:
 
 @template_rule("PF451", "mask-misses-answer", severity=Severity.ERROR)
 def mask_misses_answer(trial: TemplateTrial) -> Iterator[Finding]:
-    """Report answers, tool calls and other text of the model that `{% generation %}` does not cover.
+    """Report answers, tool calls and other text of the model that are outside `{% generation %}`.
 
-    Why: The model learns only the text inside the tags. If the tags are empty, it learns nothing. On a server, the
-    model continues right after the generation prompt. If the mask begins one space or line break later, the model never
-    learned to write it; this is a warning.
+    Why: In training, the model learns only the text between the tags `{% generation %}` and `{% endgeneration %}`. This
+    text is called the mask. If it is empty, the model learns nothing. On a server, the model continues right after the
+    generation prompt. If the mask begins a space or line break later, the model never learns to write this character.
+    In this case, the finding is a warning.
 
-    Fix: put all that the model has to write between `{% generation %}` and `{% endgeneration %}`: content, tool calls,
-    the end token, and what the generation prompt leaves out of the header.
+    Fix: put all text that the model has to write between `{% generation %}` and `{% endgeneration %}`: the content, the
+    tool calls, the end token, and the part of the header that is not in the generation prompt.
 
-    Real: marin #7237 (masks of zeros only); arcee-ai's Trinity Large Preview (a line break before the mask).
+    Real: marin #7237 (empty masks); arcee-ai's Trinity Large Preview (a line break before the mask).
     """
     seen = set[str]()
     for conversation, text, mask in _masked(trial, "turns", "call-finished"):
@@ -174,7 +178,7 @@ def mask_misses_answer(trial: TemplateTrial) -> Iterator[Finding]:
                 if not _covers(mask, at, at + len(unit.text)):
                     what = "a tool call" if unit.kind == "argument" else "an answer"
                     yield conversation.finding(
-                        f"the training mask does not cover {what}",
+                        f"{what} is outside the training mask ({{% generation %}})",
                         excerpt(text, at, at + len(unit.text)),
                         trial.place_of("generation"),
                     )
@@ -184,8 +188,8 @@ def mask_misses_answer(trial: TemplateTrial) -> Iterator[Finding]:
             first, last = begins
             seen.add(text[first:last])
             yield conversation.finding(
-                "the training mask leaves out the beginning of an answer",
-                f"{text[first:last]!r} is not in the generation prompt, and not in the mask: "
+                "the training mask ({% generation %}) begins too late",
+                f"{text[first:last]!r} is neither in the generation prompt nor in the mask: "
                 f"{excerpt(text, first, last)}",
                 trial.place_of("generation"),
                 Severity.WARNING if text[first:last].strip(" ") else Severity.INFO,  # a token may begin with a space
@@ -207,19 +211,20 @@ def _left_out(trial: TemplateTrial, conversation: Conversation, text: str, mask:
 def mask_holds_prompt(trial: TemplateTrial) -> Iterator[Finding]:
     """Report headers, user texts and tool results inside `{% generation %}`.
 
-    Why: The model learns to write text that it is always given: headers, questions and tool results. A header is a
+    Why: In training, the model learns the text between `{% generation %}` and `{% endgeneration %}`. Headers, questions
+    and tool results are always given to the model, so it should not learn to write them. For a header, the finding is a
     warning.
 
-    Fix: write `{% generation %}` after the header of the answer.
+    Fix: move `{% generation %}` to the place right after the header of the answer.
 
-    Real: SmolLM3 (the header inside the mask).
+    Real: SmolLM3 (a header).
     """
     for conversation, text, mask in _masked(trial, "turns", "call-finished"):
         for unit in conversation.units:
             at = text.find(unit.text)
             if unit.kind in ("user", "tool") and at >= 0 and _covers(mask, at, at + len(unit.text)):
                 yield conversation.finding(
-                    f"the training mask covers a {unit.kind} text",
+                    f"a {unit.kind} text is inside the training mask ({{% generation %}})",
                     excerpt(text, at, at + len(unit.text)),
                     trial.place_of("generation"),
                 )
@@ -233,7 +238,7 @@ def mask_holds_prompt(trial: TemplateTrial) -> Iterator[Finding]:
             if inside:
                 covered = text[inside[0] : end]
                 yield conversation.finding(
-                    "the training mask covers the generation prompt",
+                    "the generation prompt is inside the training mask ({% generation %})",
                     excerpt(text, inside[0], end),
                     trial.place_of("generation"),
                     Severity.WARNING if _TAGS.sub("", covered).strip() else Severity.INFO,
@@ -242,12 +247,14 @@ def mask_holds_prompt(trial: TemplateTrial) -> Iterator[Finding]:
 
 @template_rule("PF453", "stop-token-outside-mask", severity=Severity.ERROR)
 def stop_token_outside_mask(trial: TemplateTrial) -> Iterator[Finding]:
-    """Report answers whose mask does not end with the token that stops the model.
+    """Report answers for which `{% endgeneration %}` is not right after the token that stops the model.
 
-    Why: If the mask ends too early, the model never learns to stop. If it ends too late, the model learns text that it
-    never generates, because a server stops at the token. This is a warning, or an info for a line break.
+    Why: The mask is the text that the model learns: it ends at `{% endgeneration %}`. If the mask ends before the stop
+    token, the model never learns to stop. If the mask ends later, the model learns text that it never generates,
+    because a server stops at this token. In this case, the finding is a warning, or an info if the text is a line
+    break.
 
-    Fix: write the token that ends an answer directly before `{% endgeneration %}`.
+    Fix: put `{% endgeneration %}` right after the token that ends an answer.
 
     Real: TRL PR #5988 and #6044 (GLM-4 MoE), axolotl PR #3756; LLaVA-NeXT (a space after the token).
     """
@@ -255,8 +262,11 @@ def stop_token_outside_mask(trial: TemplateTrial) -> Iterator[Finding]:
         after = (_after_stop(trial, text[first:last]) for first, last in _joined(mask))
         found = next((each for each in after if each), "")
         if found:
-            saw = f"{found!r} is trained after the end token of the answer"
-            message, place = "the training mask continues after the stop token", trial.place_of("endgeneration")
+            saw = f"{found!r} is in the mask after the end token of the answer"
+            message, place = (
+                "the training mask ({% generation %}) continues after the stop token",
+                trial.place_of("endgeneration"),
+            )
             is_line_end = found.strip(" ") == found
             yield conversation.finding(message, saw, place, Severity.INFO if is_line_end else Severity.WARNING)
             break
@@ -268,7 +278,8 @@ def stop_token_outside_mask(trial: TemplateTrial) -> Iterator[Finding]:
         if any(inside.endswith(marker) for marker in trial.markers(inside)[-1:]):
             continue
         is_last = number == len(spans) - 1
-        message = f"the training mask of {'the last' if is_last else 'an'} answer ends without a stop token"
+        whose = "the last" if is_last else "an"
+        message = f"the stop token of {whose} answer is outside the training mask ({{% generation %}})"
         yield conversation.finding(message, excerpt(text, last), trial.place_of("endgeneration"))
         if not is_last and number:
             return
@@ -282,18 +293,18 @@ def _after_stop(trial: TemplateTrial, learnt: str) -> str:
 
 @template_rule("PF465", "mask-cuts-token", severity=Severity.WARNING)
 def mask_cuts_token(trial: TemplateTrial) -> Iterator[Finding]:
-    """Report answers whose tokens in training differ from those that the model generates on a server.
+    """Report answers whose tokens in training differ from the tokens that a model generates on a server.
 
-    Why: A token can span the end of a header and the beginning of an answer. In training it counts as a part of the
-    header. A server gives the model only the header, so the answer begins with another token. In tool loops, TRL
-    appends the tokens of a result to the generated ones. The next prompt has to begin with exactly these tokens. Some
-    tokenizers drop the first character of a mask: transformers then leaves the rest of the conversation out of all
-    masks.
+    Why: A token can contain both the end of a header and the beginning of an answer. In training, this token is a part
+    of the header. On a server, the model gets only the header, so the answer begins with another token. There are two
+    more cases. In tool loops, the trainer TRL appends the tokens of a tool result to the generated tokens, so the next
+    prompt has to begin with exactly these tokens. And if a tokenizer drops the first character of a mask, transformers
+    masks nothing in the rest of the conversation.
 
-    Fix: end the header of the answer with a line break before `{% generation %}`, and the answer with its end token
+    Fix: write a line break between the header of the answer and `{% generation %}`, and the end token of the answer
     before `{% endgeneration %}`.
 
-    Real: transformers' `return_assistant_tokens_mask`, which stops at a character without a token (5.23).
+    Real: transformers 5.23, whose `return_assistant_tokens_mask` stops at a character without a token.
     """
     tokenizer, place = trial.tokenizer, trial.place_of("generation")
     if tokenizer is None:

@@ -18,18 +18,20 @@ from pytest_promptfmt.systems.templates.template_subjects import template_rule
 
 @template_rule("PF448", "whitespace-by-turn", severity=Severity.WARNING)
 def whitespace_by_turn(trial: TemplateTrial) -> Iterator[Finding]:
-    """Report whitespace around contents that is kept in some turns and removed in others, or changed inside of them.
+    """Report whitespace around texts that is kept in some turns and removed in others, or changed inside a text.
 
-    Why: The same question then has other tokens in the first turn than in later ones. Code and tables need their line
-    breaks and spaces.
+    Why: The same question then has different tokens in the first turn and in later ones. Code and tables need the line
+    breaks and spaces inside them.
 
-    Fix: strip contents everywhere or nowhere.
+    Fix: strip the contents of all messages, or of none.
 
-    Real: Granite Guardian 3.0, which strips all user texts but one.
+    Real: Granite Guardian 3.0, which strips all user texts except one.
     """
     if (changed := _changed_inside(trial)) is not None:
         yield warning(
-            "a text with line breaks, spaces and quotes is changed", changed, trial.place_of("replace", "split")
+            "the template changes line breaks, spaces or quotation marks inside a text",
+            changed,
+            trial.place_of("replace", "split"),
         )
     text = trial.text("whitespace") or ""
     for role in ("user", "assistant"):
@@ -72,11 +74,11 @@ _FORGED: Final = {
 
 @template_rule("PF460", "turns-can-be-forged", severity=Severity.INFO)
 def turns_can_be_forged(trial: TemplateTrial) -> Iterator[Finding]:
-    """Report templates in which one user message or tool result can give the same prompt as several turns.
+    """Report templates in which the text of a single message can look like several turns.
 
-    Why: Such a text, for example a web page in a tool result, passes as turns of the user, the model or the system. It
-    is an info, because a server can refuse control tokens in texts. If only words separate turns, no server can tell
-    them apart.
+    Why: For example, a tool result contains a web page. The text of this page can then look like turns of the user, the
+    model or the system. The finding is an info, because a server can refuse control tokens in texts. But if only words
+    separate the turns, no server can recognize such a text.
 
     Fix: separate turns with control tokens, and encode contents with `split_special_tokens=True`.
 
@@ -86,8 +88,8 @@ def turns_can_be_forged(trial: TemplateTrial) -> Iterator[Finding]:
     if found:
         first = next(iter(found.values()))
         yield finding(
-            f"{' or '.join(found)} can forge the text of whole turns",
-            f"{excerpt(first)!r} in a message ends its turn and begins another one",
+            f"{' or '.join(found)} can contain text that looks like further turns",
+            f"{excerpt(first)!r} in a message ends its turn and begins another turn",
             trial.place_of("content"),
         )
 
@@ -111,10 +113,11 @@ def _forged(trial: TemplateTrial, what: str) -> str | None:
 
 @template_rule("PF461", "end-token-unlike-tokenizer", severity=Severity.WARNING)
 def end_token_unlike_tokenizer(trial: TemplateTrial) -> Iterator[Finding]:
-    """Report answers that do not end with the end token of the tokenizer next to the template.
+    """Report answers that do not end with the end token of the tokenizer in the same folder.
 
-    Why: Generation stops at the tokenizer's end token. A model that was trained to write another token does not stop
-    there, and continues with turns of the user. The generation settings may list both tokens.
+    Why: Generation stops at the tokenizer's `eos_token`. If the model was trained to write another token at the end of
+    an answer, generation does not stop there. The model then continues with a user turn. Nothing is reported if
+    `generation_config.json` lists both tokens.
 
     Fix: set `eos_token` to the token that closes an answer, or add it to `eos_token_id` in `generation_config.json`.
 
@@ -143,14 +146,15 @@ EMPTY_THOUGHT: Final = re.compile(r"<([a-z_:]*think[a-z_]*)>\s*</\1>")
 
 @template_rule("PF446", "reasoning-tags", severity=Severity.WARNING)
 def reasoning_tags(trial: TemplateTrial) -> Iterator[Finding]:
-    """Report missing or unbalanced tags of reasoning, lost reasoning, and empty blocks of reasoning.
+    """Report missing or unbalanced reasoning tags, lost reasoning, and empty blocks of reasoning.
 
-    Why: A second or unclosed block of reasoning is a prompt that the model never saw. If the last answer loses its
-    reasoning, a model cannot learn it. Empty blocks in earlier answers teach a model not to reason. Both are an info.
+    Why: If a prompt has two blocks of reasoning, or a block that is not closed, it is unlike all prompts that the model
+    saw. There are two kinds of infos. If the last answer loses its reasoning, a model cannot learn this reasoning. If
+    earlier answers have empty blocks, they teach a model not to reason.
 
-    Fix: split the content at the closing tag, and write one block of reasoning.
+    Fix: split the content at the closing tag, and write exactly one block of reasoning.
 
-    Real: TRL's Qwen3 templates (an empty block before a completion that only closes its reasoning).
+    Real: TRL's Qwen3 templates (an empty block before a completion which has only the closing tag of its reasoning).
     """
     if not trial.mentions("think>", "reasoning", "thinking"):
         return
@@ -176,7 +180,7 @@ def reasoning_tags(trial: TemplateTrial) -> Iterator[Finding]:
     for conversation, name in trial.attributed(faults):
         text = trial.whole(conversation) or ""
         yield conversation.finding(
-            f"a reasoning tag is opened or closed twice, or not at all, in a conversation with {conversation.about}",
+            f"reasoning tags are unbalanced or doubled in a conversation with {conversation.about}",
             excerpt(text, max(text.rfind(f"</{name}>"), text.rfind(f"<{name}>"))),
             trial.place_of(f"</{name}>"),
             # A lone closing tag may be the mark of no reasoning.
@@ -191,7 +195,7 @@ def reasoning_tags(trial: TemplateTrial) -> Iterator[Finding]:
     empty = EMPTY_THOUGHT.search(history)
     if empty is not None:
         yield info(
-            "an empty block of reasoning is written into earlier answers",
+            "earlier answers get an empty block of reasoning",
             excerpt(history, empty.start(), empty.end()),
             trial.place_of(empty[0][:7]),
             do="write the block only if the answer has reasoning",
