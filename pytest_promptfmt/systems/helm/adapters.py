@@ -330,11 +330,9 @@ def language_windows(text: str, max_tokens: int, window: Window) -> list[str]:
 
 def _prompt(context: list[int], predicted: list[int], longest: int, window: Window) -> str:
     raw = window.decode(context + predicted)
-    length = window.count(raw)
-    while length > longest:
-        predicted = predicted[: -(length - longest)]
+    while (length := window.count(raw)) > longest:
+        predicted = predicted[: longest - length]
         raw = window.decode(context + predicted)
-        length = window.count(raw)
         if not predicted:
             raise RenderError(
                 "no part of the text fits into the window, because decoding and encoding it again adds tokens",

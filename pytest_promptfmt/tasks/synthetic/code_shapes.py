@@ -187,15 +187,12 @@ class _Walk(ast.NodeVisitor):
                 return self.path_of(value)
         return None
 
-    def visit_For(self, node: ast.For) -> None:
+    def visit_For(self, node: ast.For | ast.comprehension) -> None:
         """Follow the elements of a list."""
         self._loop(node.target, node.iter)
         self.generic_visit(node)
 
-    def visit_comprehension(self, node: ast.comprehension) -> None:
-        """Follow the elements of a list."""
-        self._loop(node.target, node.iter)
-        self.generic_visit(node)
+    visit_comprehension = visit_For
 
     def generic_visit(self, node: ast.AST) -> None:
         """Visit what is below a node, the loops of a comprehension before what they make."""
