@@ -86,7 +86,11 @@ def snapshot_document(seen: ProfileView, *, with_task: bool = False) -> Document
     known = study.shared.get("task")
     if known is not None:
         return replace(document, task=known)
-    sections, unknown = [*_fewshot_section(study), *_column_section(task, docs)], None
+    sections, unknown = [*_fewshot_section(study)], None
+    columns = columns_read(task, docs.columns) if docs.kind == "synthetic" else {}
+    if columns:
+        entries = tuple(SectionEntry(f"{key}: {', '.join(names)}") for key, names in columns.items())
+        sections.append(Section(COLUMNS, entries=entries))
     try:
         sections.extend(_scoring_sections(study))
         study.shared["task"] = tuple(sections)
@@ -108,12 +112,6 @@ def _records(seen: ProfileView) -> tuple[DocRecord, ...]:
         with time_limit(study.settings.time_limit, what, task.position("doc_to_text"), hint=_TOO_MUCH_TEXT):
             more = token_sections(tokenizer, profile, instances, seen.pairs)
     return make_document({}, instances, more, shows_text=profile.shows_text).docs
-
-
-def _column_section(task: Task, docs: TaskDocs) -> Iterator[Section]:
-    lines = columns_read(task, docs.columns).items() if docs.kind == "synthetic" else ()
-    if lines:
-        yield Section(COLUMNS, entries=tuple(SectionEntry(f"{key}: {', '.join(names)}") for key, names in lines))
 
 
 def _fewshot_section(study: Study) -> Iterator[Section]:

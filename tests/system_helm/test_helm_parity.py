@@ -17,7 +17,7 @@ import pytest
 from helm_reference import Bytes, Pieces, Words
 
 from pytest_promptfmt.core.errors import RenderError
-from pytest_promptfmt.systems.helm.adapter_spec import METHODS, AdapterSpec, Substitution
+from pytest_promptfmt.systems.helm.adapter_spec import METHODS, AdapterSpec
 from pytest_promptfmt.systems.helm.adapter_tasks import read_adapter_task
 from pytest_promptfmt.systems.helm.adapters import HelmAdapter, Window
 from pytest_promptfmt.systems.helm.helm_metrics import HELM_METRICS, score_completions
@@ -159,7 +159,7 @@ def ours(job: dict[str, Any]) -> list[dict[str, Any]]:
     fields: dict[str, Any] = {
         key: tuple(value) if isinstance(value, list) else value for key, value in job["spec"].items()
     }
-    fields["substitutions"] = tuple(Substitution(**each) for each in fields.get("substitutions", ()))
+    fields["substitutions"] = tuple((each["source"], each["target"]) for each in fields.get("substitutions", ()))
     rows = [(number, HelmInstance.of(each, split=each["split"])) for number, each in enumerate(job["instances"])]
     limits = {key: value for key, value in job["window"].items() if key != "codec"}
     codec = Words() if job["window"]["codec"] == "words" else Bytes()

@@ -11,7 +11,7 @@ from hypothesis import given, settings, strategies as st
 
 from pytest_promptfmt.core.errors import RenderError
 from pytest_promptfmt.core.prompt import Origin, Span
-from pytest_promptfmt.systems.helm.adapter_spec import AdapterSpec, Substitution
+from pytest_promptfmt.systems.helm.adapter_spec import AdapterSpec
 from pytest_promptfmt.systems.helm.adapters import HelmAdapter, HelmRequest, Window, draw_rows, language_windows
 from pytest_promptfmt.systems.helm.instances import HelmInstance
 from pytest_promptfmt.systems.helm.prompt_blocks import PromptBuilder, PromptPiece, substituted
@@ -131,7 +131,7 @@ CASES: Mapping[str, tuple[list[str], list[str]]] = {
             global_prefix="<s>",
             global_suffix=" END",
             output_prefix="Output:\n",
-            substitutions=(Substitution("\n", ";\n"),),
+            substitutions=(("\n", ";\n"),),
         ),
         ["<s>Input: 2+2?;\nOutput:;\n4;\n;\nInput: 1+1?;\nOutput: END"],
     ),

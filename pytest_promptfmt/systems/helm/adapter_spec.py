@@ -42,12 +42,8 @@ Where = Callable[..., Position | None]
 """From the keys of a path to its place in the file."""
 
 
-@dataclass(frozen=True, slots=True)
-class Substitution:
-    """A regular expression and what `re.sub` puts in its place, over the whole prompt."""
-
-    source: str
-    target: str
+Substitution = tuple[str, str]
+"""A regular expression and what `re.sub` puts in its place, over the whole prompt."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -201,9 +197,7 @@ def read_spec(written: Any, where: Where, infer_method: Callable[[], str]) -> Re
     deviations = tuple(reader.read(written))
     fields = reader.values | {name: tuple(value) for name, value in reader.values.items() if isinstance(value, list)}
     if "substitutions" in fields:
-        fields["substitutions"] = tuple(
-            Substitution(each["source"], each["target"]) for each in fields["substitutions"]
-        )
+        fields["substitutions"] = tuple((each["source"], each["target"]) for each in fields["substitutions"])
     inferred = not fields.get("method")
     if inferred:
         fields["method"] = infer_method()
@@ -329,9 +323,8 @@ def _check_patterns(fields: Mapping[str, Any], where: Where) -> None:
         ("substitutions", number): each for number, each in enumerate(fields.get("substitutions", ()))
     }
     if fields.get("output_mapping_pattern") is not None:
-        patterns = {("output_mapping_pattern",): Substitution(fields["output_mapping_pattern"], ""), **patterns}
-    for keys, each in patterns.items():
-        pattern, target = each.source, each.target
+        patterns = {("output_mapping_pattern",): (fields["output_mapping_pattern"], ""), **patterns}
+    for keys, (pattern, target) in patterns.items():
         try:
             re.compile(pattern).sub(target, "")  # also reads the target, which may name missing groups
         except (re.error, IndexError, OverflowError, RecursionError) as error:

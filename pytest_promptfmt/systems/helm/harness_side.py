@@ -114,7 +114,7 @@ def _spec(helm: Any, spec: AdapterSpec, trials: int) -> Any:
     kind = helm.spec.AdapterSpec
     known = {each.name for each in fields(kind)} & {each.name for each in fields(spec)}
     given = {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(spec).items()}
-    given["substitutions"] = [helm.spec.Substitution(**each) for each in given["substitutions"]]
+    given["substitutions"] = [helm.spec.Substitution(*each) for each in given["substitutions"]]
     given |= {"num_train_trials": min(spec.num_train_trials, trials), "num_trials": 1}
     return kind(**{name: given[name] for name in known})
 

@@ -233,7 +233,7 @@ class PromptBuilder:
             with time_limit(SUBSTITUTION_SECONDS, "applying the substitutions to a prompt", origin.position):
                 for each in self.spec.substitutions:
                     end = sum(len(piece.span.text) for piece in pieces) - scored
-                    pieces, moved = substituted(pieces, each.source, each.target, origin, mark=end)
+                    pieces, moved = substituted(pieces, *each, origin, mark=end)
                     scored = sum(len(piece.span.text) for piece in pieces) - moved
         except LimitExceededError:
             raise

@@ -177,7 +177,8 @@ def _plan(fields: tuple[_Field, ...]) -> DocPlan:
                         break
                     facts += [fact for fact in asked if fact not in known]
                     continue
-                if not _is_about_values(failed.error):
+                hopeless = TemplateError | PromptfmtError | RecursionError | OverflowError  # with any other values
+                if isinstance(failed.error, hopeless) and not isinstance(failed.error, UndefinedError):
                     return plan
                 first_error = first_error or failed
                 break
@@ -200,12 +201,6 @@ def _plan(fields: tuple[_Field, ...]) -> DocPlan:
         assert first_error is not None
         raise first_error
     return best
-
-
-def _is_about_values(error: BaseException) -> bool:
-    """Return whether other values could help: not with a syntax error, a missing filter or an endless loop."""
-    hopeless = TemplateError | PromptfmtError | RecursionError | OverflowError
-    return isinstance(error, UndefinedError) or not isinstance(error, hopeless)
 
 
 def _facts_of(found: _Field) -> Iterator[Fact]:
