@@ -7,12 +7,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from jinja2 import TemplateError
+
 from pytest_promptfmt.core.docs import Doc, TaskDocs
 from pytest_promptfmt.core.errors import PromptfmtError, RenderError, SettingsError, UnavailableError
 from pytest_promptfmt.core.finding import Reported, Severity
 from pytest_promptfmt.core.profile import PLAIN, Profile
 from pytest_promptfmt.core.release import LATEST
 from pytest_promptfmt.core.task import Task
+from pytest_promptfmt.profiles.conversation import render_messages
+from pytest_promptfmt.profiles.profile_loading import load_profile
 from pytest_promptfmt.results.clusters import SEVERITIES
 from pytest_promptfmt.rules.linter import Linter
 from pytest_promptfmt.rules.rule_registry import known_rules
@@ -108,11 +112,6 @@ def render(
     in the last message, or in the field that it names. Raises SettingsError or TokenizerError if the profile cannot be
     loaded, and RenderError if the template refuses the conversation.
     """
-    from jinja2 import TemplateError
-
-    from pytest_promptfmt.profiles.conversation import render_messages
-    from pytest_promptfmt.profiles.profile_loading import load_profile
-
     loaded = load_profile(profile).profile
     if loaded.chat_template is None:
         raise SettingsError(f"profile {profile.name!r} has no chat template", hint="give the profile a chat template")

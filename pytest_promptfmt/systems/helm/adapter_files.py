@@ -17,6 +17,7 @@ from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.errors import Position, SourceError, did_you_mean, raising
 from pytest_promptfmt.core.task import nearest
 from pytest_promptfmt.systems.helm.adapter_spec import AdapterSpec, ReadSpec, read_spec
+from pytest_promptfmt.systems.helm.helm_metrics import HELM_METRICS
 from pytest_promptfmt.systems.helm.instances import STATES, HelmInstance, RequestState, mapping_in, stream_states
 from pytest_promptfmt.systems.helm.json_text import JsonText, Keys, json_items, read_json
 from pytest_promptfmt.tasks import resolved
@@ -194,8 +195,6 @@ class AdapterFile:
     @cached_property
     def metrics(self) -> tuple[str, ...]:
         """Return the names of the metrics of completions; raises SourceError for one that is not known."""
-        from pytest_promptfmt.systems.helm.helm_metrics import HELM_METRICS
-
         named = self.own.get("metrics")
         if named is None:
             arguments = [given for each in self._metric_specs if isinstance(given := each.get("args"), dict)]

@@ -25,7 +25,7 @@ from pytest_promptfmt.systems.helm.helm_metrics import (
     helm_results,
 )
 from pytest_promptfmt.systems.helm.instances import HelmInstance, completed
-from pytest_promptfmt.tasks import MAX_DOCS, TaskFile, check_name
+from pytest_promptfmt.tasks import MAX_DOCS, TaskFile, check_name, load_docs
 
 if TYPE_CHECKING:
     from pytest_promptfmt.core.recorded import RecordedPrompts, RecordedScores
@@ -223,8 +223,6 @@ def _of_states(file: AdapterFile, count: int | None, shots: int) -> TaskDocs:
 
 
 def _from_elsewhere(file: AdapterFile, plain: Task, count: int | None, shots: int) -> TaskDocs:
-    from pytest_promptfmt.tasks import load_docs  # asks the task for docs, and so calls us
-
     docs = load_docs(replace(plain, num_fewshot=shots), count=count)
     evaluated = tuple(completed(doc, file.spec) for doc in docs.evaluated)
     return replace(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -149,8 +150,6 @@ def run_code(
 
 def as_arrow(docs: list[Doc], label: str, position: Position | None) -> Iterable[Doc]:
     """Return the docs with the values that Hugging Face datasets gives them when it reads them as JSON lines."""
-    import json
-
     datasets = _datasets("metadata.promptfmt.normalize: arrow", position)
     try:
         lines = [json.dumps(dict(doc), ensure_ascii=False) for doc in docs]
