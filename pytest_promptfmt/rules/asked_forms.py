@@ -83,15 +83,15 @@ _LABELS_OF_OPTIONS: Final = re.compile(r"^[(\[]?[A-J][)\].:]", re.MULTILINE)
 
 @rule("PF525", "asked-form-scores-nothing", severity=Severity.ERROR, family=Family.EXTRACTION, scores=True)
 def asked_form_scores_nothing(study: Study) -> Iterator[Finding]:
-    r"""Report a right answer that scores nothing although it has the requested form.
+    r"""Report a right answer that scores 0 although it has the form that the prompt requests.
 
-    Why: the prompt requests `The answer is Lisbon`, and a model that writes exactly this scores 0. The filter may look
-    for other words, a stop sequence may end the completion too early, or the token budget may be too small. Therefore
-    the rule writes each gold answer in the requested form, and passes it through stop sequences, filters and metrics.
-    It knows these forms: quoted sentences with a place for the answer, `#### X`, `\boxed{}`, tags, and JSON. It is a
-    warning if the place of the answer is only `X` or dots.
+    Why: for example, the prompt requests `The answer is Lisbon`, but a model that writes exactly this scores 0. The
+    filter may search for other words, a stop sequence may end the completion too early, or the token budget may be too
+    small. Therefore the rule writes each gold answer in the requested form. It then applies the stop sequences, filters
+    and metrics to this text. The rule knows these forms: quoted sentences with a place for the answer, `#### X`,
+    `\boxed{}`, tags, and JSON. If the place for the answer is only `X` or dots, the finding is a warning.
 
-    Fix: add a filter that reads the answer from this sentence, or request only the answer.
+    Fix: add a filter that extracts the answer from this sentence, or request only the answer.
 
     Real: facebookresearch/multiloko #10, lm-evaluation-harness #3438.
     """
@@ -138,7 +138,7 @@ def _stage(study: Study, chain: Chain, trial: AnswerTrial, form: AskedForm, text
     budget = token_budget(study.task)
     if budget is not None and len(_WORDS.findall(text)) > budget:
         message = "the token budget is too small for the requested form of the answer"
-        return lost(message, f"{text.strip()!r}, {budget} tokens", ("generation_kwargs",))
+        return lost(message, f"{text.strip()!r}, but the budget is {budget} tokens", ("generation_kwargs",))
     own = answer == trial.answers.labels[trial.answers.gold]
     question = trial.question if own else with_gold(trial.question, answer, 0)
     wrong: list[Stages] = []
@@ -155,15 +155,17 @@ def _stage(study: Study, chain: Chain, trial: AnswerTrial, form: AskedForm, text
         return lost(message, f"{stop!r} in {text.strip()!r}", ("generation_kwargs", "until", at))
     if not looks_for_answers(study.task) and not study.has_own_scorer:
         message = "the prompt requests a sentence, but the whole completion is compared with the gold answer"
-        return lost(message, f"{text.strip()!r}, gold {answer!r}", (comparing_key(study),))
+        return lost(
+            message, f"the completion is {text.strip()!r}, but the gold answer is {answer!r}", (comparing_key(study),)
+        )
     message = "a right answer in the requested form counts as wrong"
-    saw = f"{said!r} is requested, but {text.strip()!r} is read as {str(first.extracted)[:40]!r}"
+    saw = f"{said!r} is requested, but the filter extracts {str(first.extracted)[:40]!r} from {text.strip()!r}"
     return lost(message, saw, ("filter_list",) if study.task.filter_list else ("metric_list",))
 
 
 @also("PF525", severity=Severity.INFO)
 def no_form_read(study: Study) -> Iterator[Finding]:
-    """Report filters that look for an answer in a form, if the prompt requests no form."""
+    """Report filters that need an answer in a certain form, if the prompt requests no form."""
     is_shown = bool(study.shots or study.task.gen_prefix or study.contract.forms)
     if is_shown or not study.generates or not study.instances or study.has_guessed_text:
         return
@@ -173,15 +175,16 @@ def no_form_read(study: Study) -> Iterator[Finding]:
 
 @rule("PF714", "asked-form-not-scored", severity=Severity.WARNING, family=Family.ANSWERS)
 def asked_form(study: Study) -> Iterator[Finding]:
-    """Report a prompt that asks for a letter, number or label, although something else is scored.
+    """Report a prompt that requests a letter, number or label, although something else is scored.
 
-    Why: a model that follows the prompt is never right. Authors often rewrite the prompt and forget the choices. Or the
-    prompt requests the letter of an option, but its text is scored. A difference in letter case is only reported if
-    labels are compared as text.
+    Why: if a model follows the prompt, its answer is never right. Often, someone rewrote the prompt, but forgot to
+    change the choices. Or the prompt requests the letter of an option, but the text of the option is scored. A
+    difference in letter case is reported only if labels are compared as text.
 
-    Fix: request the answers that are scored.
+    Fix: in the prompt, request the answers that are scored.
 
-    Real: vbdi/Ego3D-Bench #3 (yes and no against A and B), UKGovernmentBEIS/inspect_ai #310 (letter against text).
+    Real: vbdi/Ego3D-Bench #3 (the prompt requests yes or no, but A and B are scored), UKGovernmentBEIS/inspect_ai #310
+    (letters and texts).
     """
     if study.has_own_scorer or study.has_guessed_text or not study.instances or _may_translate(study):
         return
@@ -197,7 +200,7 @@ def asked_form(study: Study) -> Iterator[Finding]:
 
 @also("PF714")
 def asked_labels(study: Study) -> Iterator[Finding]:
-    """Report a prompt that names other labels than are scored: one more, one less, or those of another task."""
+    """Report a prompt that names other labels than the scored ones: one more, one less, or those of another task."""
     if study.has_guessed_text or not study.instances or (study.has_own_scorer and study.generates):
         return
     scored = list(dict.fromkeys(one.strip(_MARKS) for one in _scored_texts(study)))
@@ -220,7 +223,10 @@ def _one_more_or_less(study: Study, scored: Sequence[str]) -> Iterator[Finding]:
         return
     for form in (*study.contract.of("labels"), *lists(text, folded)):
         labels = _folded(form.labels)
-        common, saw = {*folded}.intersection(labels), f"{form.said}, but {', '.join(scored)} are scored"
+        common, saw = (
+            {*folded}.intersection(labels),
+            f"the prompt names {form.said!r}, but {', '.join(scored)} are scored",
+        )
         # the word before the first comma may belong to the sentence, and some docs need not have every answer
         own = labels if form.is_certain else labels[len(labels) > LISTED :]
         strange = [] if study.generates else [one for one in own if one not in folded]
@@ -330,7 +336,9 @@ def _letters_for_numbers(study: Study, scored: Sequence[str]) -> Iterator[Findin
         message = (
             f"the prompt requests a {asked[0].form}, but the options have {'letters' if is_letters else 'numbers'}"
         )
-        yield finding(message, f"{asked[0].said[:60]}; listed are {', '.join(listed)}", "doc_to_text", 0)
+        yield finding(
+            message, f"{asked[0].said[:60]!r} is requested, but {', '.join(listed)} are listed", "doc_to_text", 0
+        )
 
 
 def _letter_or_number(study: Study, scored: Sequence[str]) -> Iterator[Finding]:
@@ -341,22 +349,22 @@ def _letter_or_number(study: Study, scored: Sequence[str]) -> Iterator[Finding]:
         label = re.search(option, first_text(instance)) if len(gold) > 1 else None
         if label is not None:
             message = "the prompt requests a letter, but the gold answer is the text of an option"
-            yield finding(message, f"{gold!r} is option {label[1]}", "doc_to_target", instance)
+            yield finding(message, f"{gold!r} is the text of option {label[1]}", "doc_to_target", instance)
     if not scored:
         return
     case, one_word = (one.search(study.own_text) for one in (_CASE, _ONE_WORD))
     is_other = case is not None and all(gold != (gold.lower() if case[1] else gold.upper()) for gold in scored)
     if case is not None and is_other and _minds_case(study):
-        saw = f"{case[0]}; gold is {scored[0][:40]!r}"
+        saw = f"{case[0]!r} is requested, but gold is {scored[0][:40]!r}"
         yield finding("requested and scored answers differ in letter case", saw, "doc_to_target")
     numbers = study.contract.of("number") if study.has_real_docs else ()
     if one_word is not None and study.has_real_docs and all(len(gold.split()) > 1 for gold in scored):
-        saw = f"{one_word[0]}; gold is {scored[0][:40]!r}"
+        saw = f"{one_word[0]!r} is requested, but gold is {scored[0][:40]!r}"
         yield finding("the prompt requests one word, but the gold answers have several", saw, "doc_to_target")
     yield from _outside_range(study, scored) if numbers else ()
     for form in numbers:
         if form.is_certain and not any(_NUMBER.fullmatch(gold) for gold in scored):
-            saw = f"{form.said[-50:]}; gold is {scored[0][:40]!r}"
+            saw = f"{form.said[-50:]!r} is requested, but gold is {scored[0][:40]!r}"
             yield finding("the prompt requests a number, but no gold answer is just a number", saw, "doc_to_target")
 
 
@@ -366,6 +374,6 @@ def _outside_range(study: Study, scored: Sequence[str], count: int | None = None
     least, most = map(int, limits.groups()) if limits is not None else (0, 0)
     outside = [gold for gold in scored if gold.lstrip("-").isdecimal() and not least <= int(gold) <= most]
     if limits is not None and outside and count in (None, most - least + 1):
-        saw = f"{limits[0]}; scored is {outside[0][:40]!r}"
+        saw = f"{limits[0]!r} is requested, but {outside[0][:40]!r} is scored"
         at = "doc_to_target" if study.generates else "doc_to_choice"
         yield finding("a gold answer is outside the range that the prompt requests", saw, at)

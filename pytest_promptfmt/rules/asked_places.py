@@ -45,7 +45,7 @@ def _judged(study: Study) -> Sequence[Study]:
     return (study,) if is_judged else ()
 
 
-@query("PF525", "the answer is not read from the place that the prompt requests", _judged, scores=True)
+@query("PF525", "the filters do not search for the answer where the prompt requests it", _judged, scores=True)
 def _asked_place_not_read(study: Study) -> Iterator[Finding]:
     place = study.contract.place
     if place is None or not (looks_for_answers(study.task) or study.has_own_scorer):
@@ -70,7 +70,7 @@ def _asked_place_not_read(study: Study) -> Iterator[Finding]:
                 longer = f"{sentence}\n{alone}" if chain.counts(longer, *asked) else longer
             if chain.counts(alone, *asked) and not chain.counts(longer, *asked):
                 where = "at the beginning" if place == "first" else "at the end"
-                saw = f"the prompt requests the answer {where}, but no filter reads {gold!r} from {longer!r}"
+                saw = f"the prompt requests the answer {where}, but no filter extracts {gold!r} from {longer!r}"
                 yield finding("", saw, "filter_list" if study.task.filter_list else "process_results", trial.instance)
 
 
@@ -88,7 +88,7 @@ def _other(trial: AnswerTrial) -> str | None:
 def _no_room_for_length(study: Study) -> Iterator[str]:
     budget, words = token_budget(study.task), study.contract.least_words
     if budget is not None and words is not None and budget < words:
-        yield f"{study.contract.length}, {budget} tokens"
+        yield f"{study.contract.length!r}, but the budget is {budget} tokens"
 
 
 def _compared_golds(study: Study) -> Sequence[tuple[Study, list[str]]]:
@@ -107,7 +107,7 @@ def _gold_in_other_format(compared: tuple[Study, list[str]]) -> Iterator[str]:
         found = re.search(wording, study.own_text, re.IGNORECASE)
         golds = [gold for gold in golds if not concerned or re.search(concerned[0], gold)]
         if found is not None and golds and not any(re.fullmatch(written, gold, re.DOTALL) for gold in golds):
-            yield f"{found[0]}; gold is {golds[0][:40]!r}"
+            yield f"{found[0]!r} is requested, but gold is {golds[0][:40]!r}"
 
 
 @query("PF714", "the gold answer has a key that the prompt does not name", _judged, at="doc_to_target", scores=True)
@@ -123,7 +123,7 @@ def _key_not_requested(study: Study) -> Iterator[Finding]:
             asked = trial.question, trial.instance.doc
             is_lost = chain is not None and chain.counts(trial.gold, *asked) and not chain.counts(known, *asked)
             if 0 < len(unknown) < len(gold) and is_lost:
-                yield finding("", f"{unknown[0]!r} of {trial.gold[:60]}", doc=trial.instance)
+                yield finding("", f"{unknown[0]!r} in {trial.gold[:60]}", doc=trial.instance)
 
 
 @query("PF714", "the prompt requests both a letter and the text of an option")
@@ -131,17 +131,19 @@ def _letter_and_text(page: Page) -> Iterator[str]:
     letters = [form for form in page.study.contract.of("letter") if form.is_certain]
     text = _TEXT.search(page.study.own_text) if letters and page.study.generates else None
     if text is not None and letters[0].said not in text[0] and text[0].strip() not in letters[0].said:
-        yield f"{letters[0].said[:60]} and {text[0].strip()[:60]}"
+        yield f"{letters[0].said[:60]!r} and {text[0].strip()[:60]!r}"
 
 
 @query("PF509", "", generating, at="filter_list")
 def _vote_and_repeats(study: Study) -> Iterator[Finding]:
-    """Report a majority vote over one completion, or repeats that are all equal or not counted."""
+    """Report a majority vote over a single completion, or repeats that are all equal or not used."""
     named = [step.get("function") for one in study.task.filter_list or () for step in one.get("filter") or ()]
     repeats, kwargs = study.task.repeats or 1, study.task.generation_kwargs or {}
     is_greedy = kwargs.get("do_sample") is False or kwargs.get("temperature") == 0
     if repeats == 1 and "majority_vote" in named:
-        yield finding("a majority vote has only one completion to count", f"majority_vote, repeats is {repeats}")
+        yield finding(
+            "a majority vote has only one completion to count", f"the filter is majority_vote, but repeats is {repeats}"
+        )
     elif repeats == 1 and kwargs.get("do_sample") is True and not kwargs.keys() & _HOW_DRAWN:
         yield finding("an answer is sampled, but no temperature is set", "do_sample: true", "generation_kwargs")
     elif repeats > 1 and (is_greedy or not kwargs.keys() & {"do_sample", "temperature"}):
@@ -152,7 +154,7 @@ def _vote_and_repeats(study: Study) -> Iterator[Finding]:
 
 @query("PF714", "the gold answer begins in the middle of a word of its column", _compared_golds, at="doc_to_target")
 def _gold_cut_in_a_word(compared: tuple[Study, list[str]]) -> Iterator[str]:
-    """Report an index or slice that takes the target from the wrong place of a column, in one of the docs."""
+    """Report an index or slice that, in one of the docs, cuts the target out of the wrong place of a column."""
     study, golds = compared
     piece = _PIECE.search(str(study.written.doc_to_target))
     if piece is None or piece[1] in template_names(study.written.doc_to_text):
@@ -163,7 +165,7 @@ def _gold_cut_in_a_word(compared: tuple[Study, list[str]]) -> Iterator[str]:
         cut = rf"(?<=\w)(?=\w){re.escape(gold)}" + ("" if ":" in piece[0] else rf"|{re.escape(gold)}(?=\w)")
         places = re.findall(rf"(?a:{cut})", text) if isinstance(text, str) else ()
         if isinstance(text, str) and places and len(places) == text.count(gold):
-            yield f"{gold[:30]!r} of {text[:40]!r}"
+            yield f"{gold[:30]!r} is cut out of {text[:40]!r}"
 
 
 @query(
@@ -180,4 +182,4 @@ def _shot_cut_in_a_word(page: Page) -> Iterator[str]:
         longer = (text for text in texts if text.endswith(answer) and text != answer)
         cut = next((text for text in longer if _IN_A_WORD.match(text, len(text) - len(answer) - 1)), None)
         if cut is not None:
-            yield f"{answer[:30]!r} of {cut[:40]!r}"
+            yield f"{answer[:30]!r} is cut out of {cut[:40]!r}"

@@ -112,10 +112,10 @@ def names_instead_of_values(study: Study) -> Iterator[Finding]:
     family=Family.ANSWERS,
 )
 def _list_kept_as_text(study: Study) -> Iterator[Finding]:
-    """Report a list that is stored as text in a column, if a template takes elements from it.
+    """Report a template that takes elements from a list, although the list is stored as text.
 
-    Why: The elements of the text `"['iron', 'gold']"` are its characters. A loop prints `[`, `'` and `i`, and
-    `{{options[0]}}` is `[`.
+    Why: If a column has the text `"['iron', 'gold']"`, its elements are single characters. A loop then prints `[`, `'`
+    and `i`, and `{{options[0]}}` is `[`.
 
     Fix: parse the column in `process_docs`, with `ast.literal_eval` or `json.loads`.
 
@@ -136,7 +136,7 @@ def _list_kept_as_text(study: Study) -> Iterator[Finding]:
                 yield finding("", f"{value[:60]!r}", keys, 0, field=name)
 
 
-@error_query("PF701", "the choices are names of columns", task, at="doc_to_choice", scores=True)
+@error_query("PF701", "the choices are the names of columns, not their texts", task, at="doc_to_choice", scores=True)
 def _column_names_as_choices(study: Study) -> Iterator[Finding]:
     choices = study.written.doc_to_choice
     if not isinstance(choices, list) or len(choices) < 2 or study.failure is not None:

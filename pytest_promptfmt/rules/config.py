@@ -133,7 +133,7 @@ def unused_generation_arguments(study: Study) -> Iterator[Finding]:
 
     Why: `generation_kwargs` are only used with `output_type: generate_until`. In other tasks they mislead readers.
 
-    Fix: remove them, or set `output_type: generate_until`.
+    Fix: remove `generation_kwargs`, or set `output_type: generate_until`.
 
     Real: several multiple-choice tasks of lm-evaluation-harness 0.4.13.
     """
@@ -319,7 +319,7 @@ def unknown_key(view: FileView) -> Iterator[Finding]:
     Why: lm-eval refuses the task, and silently drops its file. This plugin tests the prompts without the key. A fork of
     lm-eval may have the key. Therefore the finding is an info if lmms-eval has the key, or if the `TaskConfig` of the
     checkout or of the installed harness has it. It is also an info if there is no harness to compare with. The same is
-    true of a key in `fewshot_config` if that names a sampler class: in early releases such a class can read the key.
+    true of a key in `fewshot_config` next to a sampler class: in early releases, such a class can use the key.
 
     Fix: remove the key, or move it under `metadata` if it is a setting of your own.
 

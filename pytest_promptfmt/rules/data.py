@@ -216,7 +216,7 @@ def _processed_otherwise(study: Study) -> Iterator[Finding]:
 
 
 @error_query(
-    "PF701", "code places the right option elsewhere than the gold index", task, at="process_docs", scores=True
+    "PF701", "code puts the right option at another position than the gold index", task, at="process_docs", scores=True
 )
 def _placed_elsewhere(study: Study) -> Iterator[Finding]:
     gold = str(study.written.doc_to_target).strip("{} -")
@@ -226,7 +226,9 @@ def _placed_elsewhere(study: Study) -> Iterator[Finding]:
         for name, right in ((name, text) for name, text in _texts(row) if _RIGHT.fullmatch(name)):
             at_right = [one.index(right.strip()) for one in lists if one.count(right.strip()) == 1]
             if isinstance(at, int) and at_right and at not in at_right:
-                yield finding("", f"{right[:60]!r} has the index {at_right[0]}, {gold} is {at}", field=name, doc=number)
+                yield finding(
+                    "", f"{right[:60]!r} has the index {at_right[0]}, but {gold} is {at}", field=name, doc=number
+                )
 
 
 def _ends_line(text: str, instance: Instance) -> bool:

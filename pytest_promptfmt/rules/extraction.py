@@ -48,10 +48,10 @@ def filters_without_generation(study: Study) -> Iterator[Finding]:
 def exact_match_keeps_space(study: Study) -> Iterator[Finding]:
     """Report `exact_match` on completions whose leading space is not removed.
 
-    Why: after `Answer:` models continue with ` Paris`, as the few-shot examples do. `exact_match` compares ` Paris`
-    with `Paris` and scores 0. Some back ends strip completions and hide the mistake; others do not.
+    Why: after `Answer:`, a model continues with ` Paris`, because few-shot examples have a space there. `exact_match`
+    compares ` Paris` with `Paris`, so the score is 0. Some back ends strip completions, which hides the mistake.
 
-    Fix: before `take_first`, add the filter `remove_whitespace` or `regex`; both strip the completion.
+    Fix: add the filter `remove_whitespace` or `regex` before `take_first`. Both remove the space.
 
     Real: lm-evaluation-harness #1206 (fld), #2503 (mmlu_generative).
     """
@@ -75,20 +75,20 @@ def exact_match_keeps_space(study: Study) -> Iterator[Finding]:
     last = prompt.span_at(len(text))
     if last is None or text[-1:] in ("", "\n") or (last.origin.field is not None and not study.has_real_docs):
         return  # a synthetic column does not show how the prompt ends
-    saw = f"{text[-20:]}{task.target_delimiter}…"
-    yield finding("exact_match compares completions without removing their leading space", saw, comparing_key(study))
+    saw = f"the prompt continues as {text[-20:]}{task.target_delimiter}…"
+    yield finding("exact_match compares the completion with the space at its start", saw, comparing_key(study))
 
 
 @rule("PF509", "completion-compared-whole", severity=Severity.ERROR, family=Family.EXTRACTION)
 def reasoning_compared_whole(study: Study) -> Iterator[Finding]:
-    """Report a whole completion that is compared with the gold answer, although the answer is only a part of it.
+    """Report a whole completion that is compared with the gold answer, although it has more than the answer.
 
-    Why: without a filter that picks the answer, exact_match compares several sentences with a word or number.
-    No completion that reasons is ever right.
+    Why: if no filter extracts the answer, `exact_match` compares several sentences with a word or number. So a
+    completion with reasoning is never right.
 
-    Fix: add a filter that picks the answer, such as `regex`.
+    Fix: add a filter that extracts the answer, such as `regex`.
 
-    Real: prompts for step-by-step answers written into tasks that compared short answers.
+    Real: tasks with short answers, to which someone added a prompt for step-by-step reasoning.
     """
     if not study.asks_for_reasoning or study.has_own_scorer or looks_for_answers(study.task):
         return
@@ -99,8 +99,8 @@ def reasoning_compared_whole(study: Study) -> Iterator[Finding]:
     for instance in study.instances[:1]:
         if isinstance(instance.target, str | int) and len(str(instance.target).split()) <= _FEW_WORDS:
             yield finding(
-                "the prompt requests reasoning, but the whole completion is compared",
-                f"gold {str(instance.target)[:40]!r}",
+                "the prompt requests reasoning, but the whole completion is compared with the gold answer",
+                f"the gold answer is {str(instance.target)[:40]!r}",
                 comparing_key(study),
             )
 
@@ -115,7 +115,7 @@ def _fence_with_language(study: Study) -> Iterator[Finding]:
         filters.chain.expect([(block, filters.doc) for block in blocks.values()])
         for number, pipeline in enumerate(filters.chain.pipelines):
             if tag := next((one for one, block in blocks.items() if filters.read(pipeline, block) == _CODE), ""):
-                yield finding("", f"code after ```{tag} is read, but code after ``` is not", ("filter_list", number))
+                yield finding("", f"the filter finds code after ```{tag}, but not after ```", ("filter_list", number))
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +167,7 @@ class Misread(NamedTuple):
 
     def finding(self, severity: Severity | None = None) -> Finding:
         """Return a finding without its message."""
-        saw = f"{self.text!r} is read as {self.read!r}"
+        saw = f"the filter extracts {self.read!r} from {self.text!r}"
         return finding("", saw, ("filter_list", self.number), severity=severity)
 
 

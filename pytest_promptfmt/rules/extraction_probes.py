@@ -66,7 +66,7 @@ def _never_shown(study: Study, words: Sequence[str]) -> bool:
 
 @error_query(
     "PF504",
-    "a filter reads some options, but not others",
+    "a filter finds some option labels, but not others",
     task,
     name="filter-misreads",
     family=Family.EXTRACTION,
@@ -74,14 +74,14 @@ def _never_shown(study: Study, words: Sequence[str]) -> bool:
     every=True,
 )
 def _some_options_unread(study: Study) -> Iterator[Finding]:
-    """Report a filter that misreads an answer, for example because it does not know all labels.
+    """Report a filter that misreads an answer, for example because its pattern does not match all labels.
 
-    Why: for example, the pattern knows fewer letters than the prompt has options, or it reads a letter of another word.
-    Docs with such an answer always count as wrong. It is an error if the prompt requests the sentence that is misread.
-    It is an info if most models answer the cue with only the label, or if prompt and sentence are in different
-    languages.
+    Why: for example, the pattern matches fewer letters than the prompt has options, or it matches a letter inside a
+    word. Docs with such an answer always count as wrong. The rule tries the filters with several sentences. The finding
+    is an error if the prompt requests the sentence that the filters misread. It is an info if most models would answer
+    with only the label, or if the prompt is not in the language of the sentence.
 
-    Fix: let the pattern read every label that the prompt lists.
+    Fix: change the pattern so that it matches every label that the prompt lists.
 
     Real: patterns for A to D in tasks with five options.
     """
@@ -101,7 +101,7 @@ def _some_options_unread(study: Study) -> Iterator[Finding]:
             is_read = [reader.is_read(pipeline, text, label) for text, label in pairs]
             if False in is_read and any(is_read):
                 unread, right = texts[is_read.index(False)], texts[is_read.index(True)]
-                saw = f"{unread!r} is read as {reader.read(pipeline, unread)!r}, but {right!r} is read correctly"
+                saw = f"the filter extracts {reader.read(pipeline, unread)!r} from {unread!r}, but it finds {right!r}"
                 yield finding("", saw, ("filter_list", number), severity=None if place < demanded else free)
                 break
 
@@ -125,11 +125,11 @@ def _prefix_sought_again(study: Study) -> Iterator[Finding]:
         for number, pipeline in enumerate(chain.pipelines):
             whole = chain.reads_right(pipeline, f"{prefix} {trial.gold}", trial.question, trial.instance.doc)
             if whole:
-                saw = f"gen_prefix ends with {prefix[-30:]!r}, and the filter does not read {forms[1]!r} after it"
+                saw = f"gen_prefix ends with {prefix[-30:]!r}, but the filter finds nothing in {forms[1]!r}"
                 yield finding("", saw, ("filter_list", number), trial.instance)
 
 
-@error_query("PF504", "a filter reads a part of the reasoning instead of the answer", task, scope="scoring")
+@error_query("PF504", "a filter extracts a part of the reasoning, not the answer", task, scope="scoring")
 def _first_of_reasoning(study: Study) -> Iterator[Finding]:
     for reader in readers(study) if study.asks_for_reasoning else ():
         *others, answer = reader.examples
@@ -151,7 +151,7 @@ def _first_of_reasoning(study: Study) -> Iterator[Finding]:
                 yield wrong.finding(None if len(misread) == len(reader.pipelines) else Severity.WARNING)
 
 
-@query("PF504", "a filter misreads a number because of a comma", task, scope="scoring")
+@query("PF504", "a filter misreads a number that has a comma", task, scope="scoring")
 def _number_cut(study: Study) -> Iterator[Finding]:
     golds = [re.sub(r"\D", "", str(instance.target)) for instance in study.real_instances]
     are_small = bool(golds) and all(len(gold) <= _WITHOUT_SEPARATOR for gold in golds)
@@ -176,7 +176,7 @@ def _cut_number(reader: Reader, pipeline: FilterPipeline) -> tuple[str, str] | N
     return None
 
 
-@query("PF504", "a filter reads a letter within a word as an option", task, scope="scoring")
+@query("PF504", "a filter takes a letter inside a word for an option", task, scope="scoring")
 def _letter_of_a_word(study: Study) -> Iterator[Finding]:
     for reader in readers(study):
         are_capitals = reader.answers.kind == "choice" and all(one.isupper() for one in reader.examples)

@@ -40,10 +40,10 @@ _FEW_WORDS: Final = 3
 def unused_samples(study: Study) -> Iterator[Finding]:
     """Report `fewshot_config.samples` that are never used.
 
-    Why: a few-shot split overrides samples, and `num_fewshot: 0` cannot be changed on the command line. In both
-    cases, no prompt has the examples of the file.
+    Why: if the task has a few-shot split, lm-eval ignores `samples`. If a task has `num_fewshot: 0`, lm-eval shows no
+    examples, even if the command line requests some. In both cases, no prompt has the examples of the file.
 
-    Fix: remove the split, and set `num_fewshot`.
+    Fix: remove the few-shot split, and set `num_fewshot`.
 
     Real: lm-evaluation-harness #2299 (mmlu_flan_cot_fewshot).
     """
@@ -52,14 +52,14 @@ def unused_samples(study: Study) -> Iterator[Finding]:
     if task.fewshot.samples is None:
         return
     if _pool_split(task) is not None:
-        message = "fewshot_config.samples are never used: the few-shot split replaces them"
-        yield finding(message, saw, at, do="remove the split")
+        message = "fewshot_config.samples are never used, because the few-shot split replaces them"
+        yield finding(message, saw, at, do="remove the few-shot split")
     elif task.num_fewshot == 0 and _in_one_file(task, ("num_fewshot",), at):
-        message = "fewshot_config.samples are never used: num_fewshot is fixed to 0"
+        message = "fewshot_config.samples are never used, because num_fewshot is 0"
         yield warning(message, at="num_fewshot", do="set num_fewshot")
 
 
-@query("PF801", "num_fewshot is under metadata, where lm-eval does not read it", task, at="metadata")
+@query("PF801", "num_fewshot is under metadata, where lm-eval ignores it", task, at="metadata")
 def _shots_in_metadata(study: Study) -> Iterator[str]:
     metadata = study.config.get("metadata")
     number = metadata.get("num_fewshot") if isinstance(metadata, Mapping) else None
@@ -72,12 +72,13 @@ def shots_from_test(study: Study) -> Iterator[Finding]:
     """Report few-shot examples from the evaluated split.
 
     Why: if a task has no few-shot, training or validation split, lm-eval silently draws examples from the test split.
-    Some prompts then contain their own answer. If `fewshot_split` names the evaluated split, lm-eval leaves out the
-    evaluated doc. Other test docs are still shown with their answers, although there is another split.
+    Some prompts then contain their own answer. If `fewshot_split` names the evaluated split, lm-eval does not use the
+    evaluated doc as its own example. But the prompts still contain other test docs with their answers, although the
+    task has another split.
 
     Fix: set `fewshot_split` to another split, or write `fewshot_config.samples`.
 
-    Real: lm-evaluation-harness #4145, #4168; it can happen to 3,356 tasks of its 0.4.13.
+    Real: lm-evaluation-harness #4145, #4168; release 0.4.13 has 3,356 tasks in which this can happen.
     """
     task, data = study.written, study.written.dataset
     if task.fewshot.samples is not None and _pool_split(task) is None:
@@ -94,7 +95,7 @@ def shots_from_test(study: Study) -> Iterator[Finding]:
         how = (
             "and the evaluated doc can be one of them"
             if task.release.makes_turns
-            else "and there is one example less if the evaluated doc is drawn"
+            else "and there is one example less if the evaluated doc is one of them"
         )
         severity, at = (None, "num_fewshot") if task.num_fewshot else (Severity.INFO, "test_split")
         message, saw = f"few-shot examples come from the test split, {how}", f"split {data.test_split!r}"
@@ -103,7 +104,7 @@ def shots_from_test(study: Study) -> Iterator[Finding]:
 
 @error_query(
     "PF803",
-    "a doc appears as one of its own few-shot examples",
+    "a doc is one of its own few-shot examples",
     lambda study: own(study) if has_given_shots(study) and study.shots else (),
     at="fewshot_split",
 )
@@ -114,10 +115,10 @@ def _own_shot(page: Page) -> Iterator[str]:
 
 @rule("PF806", "answer-in-user-turn", severity=Severity.ERROR, family=Family.FEWSHOT)
 def answer_in_user_turn(study: Study) -> Iterator[Finding]:
-    """Report few-shot examples with the answer in the question and an empty target.
+    """Report few-shot examples whose question contains the answer, and whose target is empty.
 
-    Why: with a chat template, the answers are then in user turns, and there are no assistant turns. The model sees a
-    user who answers their own questions.
+    Why: with a chat template, such answers are in user turns, and there are no assistant turns. The model sees a user
+    who answers their own questions.
 
     Fix: put the answer into `fewshot_config.doc_to_target`.
 
@@ -140,11 +141,11 @@ def answer_in_user_turn(study: Study) -> Iterator[Finding]:
 
 @query("PF807", "", shown, at=("fewshot_config", "doc_to_text"), name="shots-unlike-question", family=Family.FEWSHOT)
 def _unlike_question(page: Page) -> Iterator[Finding]:
-    """Report few-shot examples in another layout than the question, for example with another cue.
+    """Report few-shot examples whose layout differs from the question, for example because of another cue.
 
-    Why: a model imitates the examples. If examples end with `Answer:` and the question ends with `A:`, the model sees
-    two layouts. The same is true if only one of them has a cue, or a space after it. Tasks without few-shot examples
-    are checked with two examples.
+    Why: a model imitates the few-shot examples. If the examples have the cue `Answer:`, but the question ends with
+    `A:`, the model sees two layouts. The same is true if only the examples or only the question has a cue, or a space
+    after the cue. If a task has no few-shot examples, the rule checks it with two examples.
 
     Fix: use the same layout for few-shot examples and the question.
 
@@ -166,7 +167,7 @@ def _unlike_question(page: Page) -> Iterator[Finding]:
         message = "only the question has an answer cue" if cue.strip() else "only few-shot examples have an answer cue"
     else:
         message = "few-shot examples and the question have different answer cues"
-    yield finding(message, f"{other!r} in a few-shot example, {cue!r} in the question")
+    yield finding(message, f"{other!r} in a few-shot example, but {cue!r} in the question")
 
 
 def _goes_on_as(cue: str, shot: Shot) -> bool:
@@ -209,7 +210,10 @@ def _shot_repeated(page: Page) -> Iterator[Finding]:
 
 
 @error_query(
-    "PF807", "few-shot examples have the labels in another order", task, at=("fewshot_config", "doc_to_choice")
+    "PF807",
+    "few-shot examples have the choices in another order than the question",
+    task,
+    at=("fewshot_config", "doc_to_choice"),
 )
 def _labels_in_other_order(study: Study) -> Iterator[str]:
     fewshot, scored = study.written.fewshot, study.written.doc_to_choice
@@ -217,7 +221,11 @@ def _labels_in_other_order(study: Study) -> Iterator[str]:
     is_same = fewshot.doc_to_target in (UNSET, study.written.doc_to_target) and fewshot.process_docs is UNSET
     is_index = not any(one.target in (shown or ()) for one in study.instances)  # the text of a label has no order
     if is_same and is_index and isinstance(shown, list) and isinstance(scored, list) and shown != scored:
-        yield from [f"{shown} and {scored}"] if sorted(map(str, shown)) == sorted(map(str, scored)) else ()
+        yield from (
+            [f"{shown} in few-shot examples, but {scored} in the question"]
+            if sorted(map(str, shown)) == sorted(map(str, scored))
+            else ()
+        )
 
 
 @query("PF807", "all few-shot examples have the same answer", given_shots, at=("fewshot_config", "samples"))
@@ -236,7 +244,7 @@ def _one_answer_for_all(page: Page) -> Iterator[str]:
     at="fewshot_config",
 )
 def _other_than_calculated(page: Page) -> Iterator[str]:
-    """Report an example that calculates `6 x 5 = 30`, and then ends with another number as its answer."""
+    """Report an example that calculates `6 x 5 = 30`, but then has another number as its answer."""
     for shot in page.shots:
         found = _CALCULATED.search((shot.answer or "").strip())
         result, stated = (float(one.replace(",", "")) for one in found.groups()) if found is not None else (0, 0)
@@ -246,7 +254,7 @@ def _other_than_calculated(page: Page) -> Iterator[str]:
 
 @error_query("PF807", "few-shot answers repeat a text of the question", given_shots, at=("fewshot_config",))
 def _answers_repeat_question(page: Page) -> Iterator[str]:
-    """Report examples whose answers are a column of their question, where no gold answer is."""
+    """Report examples whose answer repeats a column of their question, although no gold answer does."""
     shots = [shot for shot in page.shots if len((shot.answer or "").split()) >= _FEW_WORDS]
     columns = [{span.text.strip() for span in shot.messages[0].content if span.origin.field} for shot in shots]
     are_repeated = all((shot.answer or "").strip() in texts for shot, texts in zip(shots, columns, strict=True))
@@ -263,7 +271,7 @@ def _compared(study: Study) -> Sequence[Page]:
 
 @error_query("PF807", "", _compared, at=("fewshot_config", "doc_to_target"))
 def _answer_otherwise(page: Page) -> Iterator[Finding]:
-    """Report few-shot examples with answers in another form than the scored ones, such as sentences."""
+    """Report few-shot examples whose answers have another form than the scored answers, such as sentences."""
     golds = [str(instance.target).strip() for instance in page.study.real_instances]
     answers = [shot.answer.strip() for shot in page.shots if shot.answer]
     labels, severity = page.listed, severity_of_shots(page.study)
@@ -298,7 +306,7 @@ def _differs(one: Any, other: Any) -> bool:
 
 @query(
     "PF807",
-    "few-shot examples have another label than the question, or another space after the label",
+    "few-shot examples and the question begin with different labels, or different spaces after them",
     shown,
     at=("fewshot_config", "doc_to_text"),
 )
@@ -309,5 +317,5 @@ def _other_labels(page: Page) -> Iterator[Finding]:
     leads = [f"{one.name}{one.colon}{one.space}" for one in begun if one is not None]
     other = next((lead for lead in leads if lead != leads[0]), None)
     if len(leads) == len(asked) == len(page.shots) + 1 and other is not None:
-        saw = f"{other!r} in a few-shot example, {leads[0]!r} in the question"
+        saw = f"{other!r} in a few-shot example, but {leads[0]!r} in the question"
         yield finding("", saw, severity=severity_of_shots(page.study))

@@ -66,10 +66,11 @@ def _reasoning_without_generation(page: Page) -> Iterator[str]:
 
 @rule("PF903", "stop-cuts-answer", severity=Severity.ERROR, family=Family.GENERATION, scores=True)
 def stop_cuts_answer(study: Study) -> Iterator[Finding]:
-    """Report a stop sequence inside text that the model has to write, such as the gold answer.
+    """Report a stop sequence that is inside a text which the model has to write, such as the gold answer.
 
-    Why: a model that answers exactly like the examples is cut off early and scored as wrong. It is a warning if another
-    accepted answer stays whole, or if examples come only from `--num_fewshot`.
+    Why: if a model answers exactly like the few-shot examples, generation stops too early, and the answer counts as
+    wrong. The finding is a warning if the doc has another gold answer without the stop sequence. It is also a warning
+    if the task has few-shot examples only with `--num_fewshot`.
 
     Fix: use the start of the next question as stop sequence.
 
@@ -117,7 +118,7 @@ def _reasoning(study: Study) -> Sequence[Study]:
 
 @error_query("PF903", "the prompt requests reasoning, but a stop sequence ends it early", _reasoning, every=True)
 def _full_stop_ends_reasoning(study: Study) -> Iterator[Finding]:
-    """Report a stop sequence such as `.`, `=` or a newline in a task that requests reasoning: reasoning contains it."""
+    """Report a stop sequence such as `.`, `=` or a newline, if the task requests reasoning, which contains them."""
     for number, stop in enumerate(study.stop_texts if study.task.gen_prefix is None else ()):
         # else the answer follows the prefix, without reasoning
         if stop and stop in data_table("rules")["reasoning"]:
@@ -125,9 +126,9 @@ def _full_stop_ends_reasoning(study: Study) -> Iterator[Finding]:
             yield finding("", stop, (*UNTIL, number), severity=severity)
 
 
-@query("PF903", "the prompt requests reasoning, but a stop sequence is a word that reasoning may contain", _reasoning)
+@query("PF903", "the prompt requests reasoning, but reasoning may contain a stop sequence", _reasoning)
 def _label_without_colon(study: Study) -> Iterator[Finding]:
-    """Report a stop sequence that is the label of the question without its colon, such as `Q` for `Q:`."""
+    """Report a stop sequence that is the label of the question without its colon, such as `Q` instead of `Q:`."""
     names = {label.name for instance in study.instances[:1] for label in question_layout(instance).labels}
     for number, stop in enumerate(study.stop_texts):
         if stop in names and not any(other.startswith(stop) for other in study.stop_texts if other != stop):
@@ -136,7 +137,7 @@ def _label_without_colon(study: Study) -> Iterator[Finding]:
 
 @query("PF903", "the prompt requests reasoning, but generation stops at a blank line", _reasoning)
 def _blank_line_ends_reasoning(study: Study) -> Iterator[Finding]:
-    """Report a task that requests reasoning and stops at a blank line, by default or by its stop sequences."""
+    """Report a task that requests reasoning, but stops at a blank line, which is also the default."""
     stops = [study.task.fewshot_delimiter] if study.stops is None else study.stop_texts
     is_begun = any(_BEGUN.search(first_text(one)) for one in study.instances[:1]) and study.stops is not None
     # few-shot examples show reasoning without blank lines, and after a prefix there is an answer without reasoning
@@ -148,12 +149,12 @@ def _blank_line_ends_reasoning(study: Study) -> Iterator[Finding]:
 def no_budget(study: Study) -> Iterator[Finding]:
     """Report a task that requests reasoning without a token budget, or with a very small one.
 
-    Why: without `max_gen_toks`, lm-eval generates 256 tokens. Longer reasoning is cut off before its answer. A budget
-    of 64 tokens is too small for any reasoning.
+    Why: if `max_gen_toks` is missing, lm-eval generates at most 256 tokens. Longer reasoning is cut off before the
+    answer. A budget of up to 64 tokens is too small for any reasoning.
 
     Fix: set `generation_kwargs.max_gen_toks`.
 
-    Real: four bugs of lm-evaluation-harness were a missing or misnamed budget.
+    Real: four bugs of lm-evaluation-harness, in which the token budget was missing or misspelled.
     """
     kwargs = study.task.generation_kwargs or {}
     if study.asks_for_reasoning and not any("max" in str(key) for key in kwargs):
@@ -167,10 +168,10 @@ def no_budget(study: Study) -> Iterator[Finding]:
 
 @rule("PF908", "unknown-generation-argument", severity=Severity.WARNING, family=Family.GENERATION, fix=_KNOWN_ARGUMENT)
 def unknown_argument(study: Study) -> Iterator[Finding]:
-    """Report an unknown generation argument, or `max_length`, which also counts the prompt.
+    """Report an unknown generation argument, or `max_length`, which limits prompt and completion together.
 
-    Why: back ends pass unknown arguments on or drop them silently. `max_length` limits prompt and completion
-    together, so with a long prompt nothing is generated.
+    Why: a back end passes an unknown argument on, or silently drops it. If the prompt is as long as `max_length`, the
+    model generates nothing.
 
     Fix: use `max_gen_toks`, `until`, `do_sample`, `temperature`, `top_p` or `top_k`.
 
@@ -186,7 +187,7 @@ def unknown_argument(study: Study) -> Iterator[Finding]:
             yield finding("unknown generation argument", str(key), ("generation_kwargs", str(key)), do=do)
 
 
-@query("PF908", "a value is out of its range", generating, every=True)
+@query("PF908", "the value of a generation argument is out of range", generating, every=True)
 def _out_of_range(study: Study) -> Iterator[Finding]:
     for key, (least, most) in data_table("rules")["ranges"].items():
         value = (study.task.generation_kwargs or {}).get(key)
@@ -215,7 +216,7 @@ def _gold_longer_than_budget(page: Page) -> Iterator[Finding]:
     least = sum(1 + len(word) // (_LONG_WORD if word.isascii() else _LONG_WORD // 2) for word in words)
     if budget is not None and least > budget:
         mild = None if len(words) > budget else Severity.WARNING  # long words have several tokens
-        yield finding("", f"{target!r:.60}, but only {budget} tokens", severity=mild)
+        yield finding("", f"{target!r:.60}, but the budget is {budget} tokens", severity=mild)
 
 
 @rule("PF462", "task-ends-reasoning", severity=Severity.ERROR, family=Family.CHAT, scope="profile")
@@ -278,7 +279,7 @@ def reasoning_read_as_answer(view: ProfileView) -> Iterator[Finding]:
         return  # reported by the item `scoring`
     if misread is not None:
         do = f"set think_end_token={marks.close} in lm-eval's model_args and in metadata.promptfmt"
-        yield finding("a filter reads the model's reasoning as the answer", misread, "filter_list", do=do)
+        yield finding("a filter takes its answer from the model's reasoning", misread, "filter_list", do=do)
 
 
 def _misread(subject: Subject, marks: ThinkingMarks) -> str | None:

@@ -58,13 +58,13 @@ _OPTION: Final = re.compile(r"[(\[]?[A-Z\d][)\].][ \t]*$")
 def gold_not_a_choice(study: Study) -> Iterator[Finding]:
     """Report a doc without a correct choice: the gold index is out of range, or the gold text is not among the choices.
 
-    Why: lm-eval compares the target with the choices byte for byte and counts a doc without a match as wrong. If labels
-    count from 1 but are used as indices, the last one fails, and all others point to the next choice. All local docs
-    are checked, not only those that are rendered.
+    Why: lm-eval compares the target with the text of each choice. If no choice is equal, the doc counts as wrong. If
+    labels count from 1 but are used as indices, the last label fails, and each other label selects the next choice. The
+    rule checks all local docs, not only those in the snapshot.
 
     Fix: use an index that starts at 0, or the exact text of a choice.
 
-    Real: lm-evaluation-harness #1216 (social_iqa), #2434 (catcola); pattern 1 of the eval-framework guide.
+    Real: lm-evaluation-harness #1216 (social_iqa), #2434 (catcola); pattern 1 of eval-framework's guide.
     """
     if not study.has_choices or gold_kind(study) == "nothing" or not study.real_instances:
         return
@@ -93,7 +93,7 @@ def _not_a_choice(target: Any, choices: Sequence[str], doc: int) -> Finding:
         message = "the list of gold answers is empty"
     else:
         message = "the gold answer is not among the choices"
-    saw = f"target {target!r}, choices {choices!r}"
+    saw = f"the target is {target!r}, and the choices are {choices!r}"
     return finding(message, saw, "doc_to_target", doc, do=_closest(target, choices) or "")
 
 
@@ -114,10 +114,10 @@ def _closest(target: Any, choices: Sequence[str]) -> str | None:
 def padded_target(study: Study) -> Iterator[Finding]:
     """Report a gold answer that no completion can equal, such as a text with a space at its start.
 
-    Why: filters return `7`, which never equals ` 7`. If the target delimiter is a space, few-shot examples show two
-    spaces. It is a warning if the task has neither filters nor examples.
+    Why: filters return `7`, which never equals ` 7`. If the target delimiter is a space, there are two spaces before
+    the answer in few-shot examples. If the task has neither filters nor few-shot examples, the finding is a warning.
 
-    Fix: strip the target: `{{answer.strip()}}`.
+    Fix: remove the whitespace from the target, as in `{{answer.strip()}}`.
 
     Real: lm-evaluation-harness #1275 (gsm8k_cot), #3795 (fda).
     """
@@ -154,7 +154,7 @@ def _compared_golds(study: Study) -> Sequence[Study]:
 
 @query(
     "PF701",
-    "one choice counts as correct, but the doc marks several as correct",
+    "only one choice counts as correct, but the doc marks several choices",
     lambda study: () if study.has_own_scorer else own(study),
     at="doc_to_target",
 )
@@ -162,11 +162,13 @@ def _several_correct_answers(page: Page) -> Iterator[Finding]:
     golds = [request for request in page.instance.requests if request.prompt is not None and request.gold]
     marked = _marked_right(page.instance.doc, page.scored) if len(page.scored) > 1 and len(golds) == 1 else ()
     if sum(marked or ()) > 1:
-        yield finding("", f"choices {page.scored!r}, marks {marked}")
+        yield finding("", f"the choices are {page.scored!r}, and their marks {marked}")
     elif marked and sum(marked) == 1 and not marked[page.instance.requests.index(golds[0])]:
-        saw = f"choices {page.scored!r}, marks {marked}"
+        saw = f"the choices are {page.scored!r}, and their marks {marked}"
         yield finding(
-            "the gold choice differs from the choice that the doc marks", saw, do="use the marked choice as target"
+            "the gold choice differs from the choice that the doc marks",
+            saw,
+            do="set doc_to_target to the marked choice",
         )
 
 
@@ -191,7 +193,7 @@ def _index_as_answer(study: Study) -> Iterator[Finding]:
     if study.task.doc_to_choice is not None or not all(map(_is_index, study.real_instances)):
         return
     for instance in study.real_instances[:1]:
-        yield finding("", f"{instance.target!r} is expected", doc=instance)
+        yield finding("", f"the gold answer is {instance.target!r}", doc=instance)
 
 
 def _is_index(instance: Instance) -> bool:
@@ -219,7 +221,10 @@ def _identifier_as_gold(study: Study) -> Iterator[str]:
 
 
 @query(
-    "PF702", "the gold answer has decomposed accents, and is compared without normalization", own, at="doc_to_target"
+    "PF702",
+    "the gold answer has decomposed accents, and is compared without Unicode normalization",
+    own,
+    at="doc_to_target",
 )
 def _separate_accents(page: Page) -> Iterator[str]:
     gold, study = page.instance.target, page.study
@@ -232,7 +237,7 @@ def _separate_accents(page: Page) -> Iterator[str]:
             yield str(gold)
 
 
-@query("PF702", "whole numbers are written with .0 in gold answers", _compared_golds, at="doc_to_target")
+@query("PF702", "gold answers have whole numbers with .0 at the end", _compared_golds, at="doc_to_target")
 def _float_as_gold(study: Study) -> Iterator[str]:
     golds = [str(instance.target) for instance in study.real_instances]
     if golds and all(re.fullmatch(r"-?\d+\.0", gold) for gold in golds):
@@ -255,7 +260,7 @@ def _gold_with_marks(study: Study) -> Iterator[str]:
         yield ", ".join(golds[:3])
 
 
-@query("PF702", "the accepted answers are joined into one", _compared_golds, at="doc_to_target")
+@query("PF702", "several accepted answers are joined into one text", _compared_golds, at="doc_to_target")
 def _accepted_answers_joined(study: Study) -> Iterator[Finding]:
     joined = [(instance, _joined(instance)) for instance in study.real_instances if isinstance(instance.target, str)]
     if not joined or looks_for_answers(study.task) or _SEVERAL.search(study.own_text):
@@ -278,12 +283,12 @@ def _joined(instance: Instance) -> str | None:
 
 @rule("PF706", "leaked-gold", severity=Severity.WARNING, family=Family.ANSWERS)
 def leaked_gold(study: Study) -> Iterator[Finding]:
-    """Report prompts that have the gold choice of every doc, and none of its other choices.
+    """Report prompts that contain the gold choice of every doc, but none of the other choices.
 
-    Why: the text gives the answer away. It is reported if at least three docs agree. If a passage contains the answer
-    on purpose, ignore this rule and give that reason.
+    Why: the text of the prompt gives the answer away. The rule needs at least three such docs. If a passage contains
+    the answer on purpose, ignore this rule with that reason.
 
-    Fix: remove the passage with the answer.
+    Fix: remove the passage that contains the answer.
 
     Real: eval-framework #81 (sciq with its passage).
     """
@@ -308,7 +313,7 @@ def _words(text: str) -> str:
     return f" {' '.join(_ANY_WORD.findall(text.casefold()))} "
 
 
-@query("PF706", "the question shows a solution that ends with the gold answer", task)
+@query("PF706", "the question contains a solution that ends with the gold answer", task)
 def _solution_in_question(study: Study) -> Iterator[Finding]:
     shown = [(one, gold_text(question)) for one, question in _questions_shown(study)]
     if len({gold for _, gold in shown}) < 2 or _COPIED.search(study.own_text):
@@ -331,7 +336,7 @@ def _concludes(column: str, gold: str | None, instance: Instance) -> bool:
     return is_shown and _ANSWER.search(sentences[-1]) is not None and _words(gold or "?") in _words(sentences[-1])
 
 
-@error_query("PF706", "the question prints the answer", task)
+@error_query("PF706", "the question contains the gold answer", task)
 def _gold_in_question(study: Study) -> Iterator[Finding]:
     text, target = study.written.doc_to_text, study.written.doc_to_target
     if not isinstance(text, str) or not isinstance(target, str) or "{%" in text or _COPIED.search(study.own_text):
@@ -365,7 +370,7 @@ def _bare(expression: str) -> str:
     return re.sub(r"^(?:'\w*'|\"\w*\"|\[[^\[\]]*\])\.index\((\w+)\)?$", r"\1", bare)
 
 
-@error_query("PF706", "the prompt has the question with its gold answer, and then asks it", task)
+@error_query("PF706", "the prompt contains the question and its gold answer before it asks the question", task)
 def _asked_after_its_answer(study: Study) -> Iterator[str]:
     cued = [(page, [line.strip() for line in page.text.strip().splitlines()]) for page in own(study) if page.cue]
     ends = [(lines[-2:-1], f"{lines[-1]} {str(page.instance.target).strip()}") for page, lines in cued]
@@ -380,4 +385,4 @@ def _gold_in_one_place(page: Page) -> Iterator[str]:
     is_constant = isinstance(target, int) or (isinstance(target, str) and re.fullmatch(r"\{*\s*\d+\s*\}*", target))
     listed = _LISTED.findall(text) if isinstance(text, str) and "{%" not in text else []
     if is_constant and not isinstance(target, bool) and len(listed) > 1 < len(page.scored):
-        yield f"position {target}"
+        yield f"the gold index is always {target}"

@@ -29,11 +29,11 @@ _FEWEST_FOR_BLEU: Final = 4
 
 @rule("PF605", "gold-does-not-win", severity=Severity.ERROR, family=Family.SCORING, scope="scoring")
 def gold_does_not_win(study: Study) -> Iterator[Finding]:
-    """Report scoring in which nonsense or another answer scores as much as the gold answer.
+    """Report scoring in which nonsense or a wrong answer gets the same score as the gold answer.
 
-    Why: if target and metric do not fit, the score is the same for all answers.
+    Why: if the metric does not fit the target, all answers get the same score.
 
-    Fix: make the target equal to the text that the filters return.
+    Fix: correct the target, or change the filters so that they return the target.
 
     Real: lm-evaluation-harness #1216 (social_iqa: labels from 1), #2434 (pawsx: labels swapped).
     """
@@ -57,24 +57,24 @@ def gold_does_not_win(study: Study) -> Iterator[Finding]:
             best, other = choice.gold_best.get(name), choice.other_best.get(name)
             if best is not None and other is not None and best < 1 and choice.question.choices[choice.golds[0]]:
                 yield finding(
-                    "the gold choice counts as wrong, although it is the most likely",
+                    "the gold choice counts as wrong, although it is the most likely choice",
                     f"{name} is {best:g}",
                     scored_by(trials),
                     choice.instance,
-                    do="score 1 if the most likely choice is the gold one",
+                    do="return 1 if the most likely choice is the gold choice",
                 )
 
 
 @rule("PF608", "random-results", severity=Severity.ERROR, family=Family.SCORING, scope="scoring")
 def random_fallback(study: Study) -> Iterator[Finding]:
-    """Report filters that guess an answer where they find nothing.
+    """Report filters that return a random answer if they find none.
 
-    Why: with four options, a guess is right every fourth time. It hides that the model gave no answer, and two runs
-    give different scores.
+    Why: with four options, every fourth random answer is right. So the score hides that the model gave no answer, and
+    two runs give different scores.
 
-    Fix: return a fixed text if no answer is found. A random one can count as right.
+    Fix: return a fixed text if no answer is found. A random answer can count as right.
 
-    Real: the extraction of MMLU-Pro's own code, which guesses where no pattern matches.
+    Real: mMLU-Pro's own code, which guesses if no pattern matches.
     """
     trials = trials_of(study)
     if trials.chain is None or scoring_failure(study) is not None:
@@ -89,8 +89,10 @@ def random_fallback(study: Study) -> Iterator[Finding]:
                 read = trials.chain.read_all(pipeline, [NONSENSE] * _GUESSES, [doc] * _GUESSES, ["nonsense"] * _GUESSES)
                 found |= {repr(each.extracted) for each in read}
             if len(found) > 1:
-                saw = f"{' or '.join(sorted(found))} by {pipeline.name!r}"
-                yield finding("if the filters find no answer, they return a random one", saw, ("filter_list", number))
+                saw = f"the filters {pipeline.name!r} return {' or '.join(sorted(found))}"
+                yield finding(
+                    "if the filters find no answer, they return a random answer", saw, ("filter_list", number)
+                )
     finally:
         random.setstate(state)
 
@@ -108,7 +110,7 @@ def _wins(study: Study, trial: AnswerTrial, trials: Trials) -> bool:
 
 @also("PF605", scores=True)
 def near_miss_scores(study: Study) -> Iterator[Finding]:
-    """Report scoring code that accepts a wrong answer, such as another option or one that contains the gold answer."""
+    """Report scoring code that accepts a wrong answer, such as a text that contains the gold answer."""
     trials = tried(study)
     if trials is None or trials.chain is None or not study.has_real_docs or not study.has_own_scorer:
         return
@@ -122,13 +124,13 @@ def near_miss_scores(study: Study) -> Iterator[Finding]:
     pairs = [(trial, other) for (trial, _), each in zip(asked, others, strict=True) for other in each]
     if len(asked) > 1 and all(won) and all(others) and all(_counts(chain, *pair) for pair in pairs):
         message = "the gold answer of another doc scores as high as the doc's own"
-        saw = f"{others[0][0]!r} for the gold answer {asked[0][1]!r}"
+        saw = f"{others[0][0]!r} scores as high as the gold answer {asked[0][1]!r}"
         yield finding(message, saw, scored_by(trials), severity=Severity.ERROR)
         return
     copied = [_copied(trial, gold) for trial, gold in asked if len({gold for _, gold in asked}) > 1]
     for name in sorted(set.intersection(*map(set, copied))) if copied and all(won) else ():
         if all(_counts(chain, trial, texts[name]) for (trial, _), texts in zip(asked, copied, strict=True)):
-            saw, at = f"{copied[0][name][:LONG]!r} for the gold answer {asked[0][1]!r}", scored_by(trials)
+            saw, at = f"{copied[0][name][:LONG]!r} counts as right, but gold is {asked[0][1]!r}", scored_by(trials)
             yield finding(
                 "a text copied from the prompt counts as right in every doc", saw, at, asked[0][0].instance, field=name
             )
@@ -140,7 +142,7 @@ def near_miss_scores(study: Study) -> Iterator[Finding]:
         for how, miss in [(how, miss) for how, misses in kinds.items() for miss in misses] if is_won else ():
             is_same = written_number(miss) == written_number(gold) is not None  # `00` is 0
             if not is_same and _counts(chain, trial, miss):
-                saw = f"{miss!r} for the gold answer {gold!r}"
+                saw = f"{miss!r} counts as right, but gold is {gold!r}"
                 yield finding(f"a wrong answer that {how} counts as right", saw, scored_by(trials), trial.instance)
                 return
 
@@ -180,16 +182,16 @@ def _empty_counts_as_right(study: Study) -> Iterator[Finding]:
     labels = [trial for trial in right if trial.gold in listed_labels(trial.instance)]
     if trials is not None and (labels or 0 < len(right) == len(asked)):
         trial = [*labels, *right][0]
-        yield finding("", f"for the gold answer {trial.gold[:LONG]!r}", scored_by(trials), trial.instance)
+        yield finding("", f"the gold answer is {trial.gold[:LONG]!r}", scored_by(trials), trial.instance)
 
 
-@query("PF605", "if all choices are equally likely, the answer counts as right", task, scores=True)
+@query("PF605", "if all choices are equally likely, the model's answer counts as right", task, scores=True)
 def _tie_counts_as_right(study: Study) -> Iterator[Finding]:
     trials = tried(study) if study.has_own_scorer and study.has_real_docs else None
     choices = trials.choices if trials is not None else ()
     is_won = all(one.all_equal.get("acc") == 1 and one.other_best.get("acc") == 0 for one in choices)
     if trials is not None and choices and is_won and not set.intersection(*(set(one.golds) for one in choices)):
-        saw = f"acc is 1 in all {len(choices)} docs if all choices are equally likely"
+        saw = f"acc is 1 for all {len(choices)} docs"
         yield finding("", saw, scored_by(trials), choices[0].instance)
 
 

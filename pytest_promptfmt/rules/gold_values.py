@@ -52,10 +52,10 @@ _LONGEST: Final = 60
 def padded_choice(study: Study) -> Iterator[Finding]:
     """Report choices of which only some begin or end with whitespace.
 
-    Why: `A. Adverse possession` next to `B. Implied` shows which option was edited by hand. In some datasets this is
-    the right one.
+    Why: if only one choice begins with an additional space, someone edited this choice by hand. In some datasets, it is
+    always the right choice.
 
-    Fix: strip the choices in the template.
+    Fix: remove the whitespace from the choices in the template.
 
     Real: lm-evaluation-harness #3500 (mmlu_pro).
     """
@@ -87,8 +87,8 @@ def _padded(choice: str, doc: int, keys: tuple[str, ...]) -> Finding:
 def empty_choice(study: Study) -> Iterator[Finding]:
     """Report a choice without a visible character.
 
-    Why: an empty choice has the highest possible likelihood, so it always wins. Every doc with such a choice counts as
-    wrong.
+    Why: an empty choice has the highest possible likelihood, so the model always chooses it. Every doc with such a
+    choice counts as wrong.
 
     Fix: drop missing choices in `doc_to_choice` or `process_docs`.
 
@@ -104,7 +104,8 @@ def empty_choice(study: Study) -> Iterator[Finding]:
 def same_choices(study: Study) -> Iterator[Finding]:
     """Report two choices that are equal, or differ only in case or whitespace.
 
-    Why: two equal candidates have equal scores. If one of them is the gold, the first one always wins.
+    Why: two equal choices have equal scores. If one of them is the gold choice, the first one always wins, even if the
+    second one is gold.
 
     Fix: correct the data, or drop such docs in `process_docs`.
 
@@ -128,7 +129,7 @@ def _letters_shown(page: Page) -> Iterator[str]:
     listed = {one.label: one.text.strip() for one in options if one.label in ascii_uppercase and one.space}
     is_listed = 1 < len(choices) <= len(listed) and list(listed.values())[-len(choices) :] == choices
     if page.study.has_choices and is_listed and not any(len(choice) == 1 for choice in choices):
-        yield f"{next(iter(listed))}. {choices[0]}, scored {choices[0]!r}"
+        yield f"'{next(iter(listed))}. {choices[0]}' is listed, but {choices[0]!r} is scored"
 
 
 @error_query(
@@ -145,7 +146,7 @@ def _single_choice(page: Page) -> Iterator[str]:
 
 @query("PF703", "", task)
 def _one_choice_unlike(study: Study) -> Iterator[Finding]:
-    """Report a list of short choices in which only one ends with punctuation, or begins in another letter case."""
+    """Report short choices of which only one ends with punctuation, or begins in another letter case."""
     choices = study.written.doc_to_choice
     if not isinstance(choices, list) or not all(isinstance(each, str) and each.strip() for each in choices):
         return
@@ -173,12 +174,12 @@ def _choice_misspelt(study: Study) -> Iterator[Finding]:
         for value in odd if 1 == len(odd) < len(values) else ():
             unlike = (one for one in choices if one not in values)
             near = [one for one in unlike if is_misspelling(one, value) or is_misspelling(value, one)]
-            yield from [finding("", f"{near[0]}; {name} is {value}", field=name)] if near else ()
+            yield from [finding("", f"the choice is {near[0]!r}, but {name} is {value!r}", field=name)] if near else ()
 
 
 @also("PF701")
 def gold_of_opposite_meaning(study: Study) -> Iterator[Finding]:
-    """Report a boolean column with swapped choices: true selects no, and false selects yes."""
+    """Report a boolean column whose choices are swapped: true selects no, and false selects yes."""
     column = _only_column(study)
     docs = study.docs
     yield from _numbered_otherwise(study)
@@ -310,7 +311,9 @@ def _rating_as_index(study: Study) -> Iterator[Finding]:
         return
     if _RATING.fullmatch(column) or (len(values) >= _ENOUGH and len(set(values)) > 1):
         yield finding(
-            "", f"ratings {', '.join(map(str, values[:3]))}; the rating 1 selects the choice {choices[1]!r}", doc=0
+            "",
+            f"the ratings are {', '.join(map(str, values[:3]))}; the rating 1 selects the choice {choices[1]!r}",
+            doc=0,
         )
 
 
@@ -331,10 +334,10 @@ def _index_shifted(study: Study) -> Iterator[Finding]:
 
 
 @error_query(
-    "PF701", "a negative index takes the gold answer from the end of a list", task, at="doc_to_target", scores=True
+    "PF701", "a negative index selects the gold answer from the end of a list", task, at="doc_to_target", scores=True
 )
 def _negative_index(study: Study) -> Iterator[Finding]:
-    """Report a column with -1 for which a list of labels gives what its last index gives."""
+    """Report a column with -1, if this value selects the last label of a list."""
     docs = study.local_docs if study.renders_fields else ()
     rows = [(name, doc) for doc in docs for name, value in doc.items() if type(value) is int and value == -1]
     for name, doc in rows[:1]:
@@ -346,7 +349,7 @@ def _negative_index(study: Study) -> Iterator[Finding]:
             yield finding("", f"{name} is -1 in a doc; -1 and {len(golds) - 1} both give {last!r}", field=name)
 
 
-@error_query("PF701", "the filter int turns every text of the column into 0", task, at="doc_to_target", scores=True)
+@error_query("PF701", "Jinja's filter int turns every text of the column into 0", task, at="doc_to_target", scores=True)
 def _text_cast_to_number(study: Study) -> Iterator[str]:
     cast = _CAST.fullmatch(str(study.written.doc_to_target))
     held = [doc.get(cast[1]) for doc in study.local_docs] if cast is not None else []
@@ -399,7 +402,7 @@ def later_doc_fails(study: Study) -> Iterator[Finding]:
 
 @also("PF512", severity=Severity.ERROR, scores=True)
 def later_gold_misread(study: Study) -> Iterator[Finding]:
-    """Report a gold answer of a later doc that filters misread, although they read those of the first docs."""
+    """Report a later doc whose gold answer the filters misread, although they extract those of the first docs."""
     if not study.generates or not (study.has_own_scorer or (looks_for_answers(study.task) and study.task.filter_list)):
         return
     local = local_questions(study)
@@ -426,7 +429,9 @@ def later_gold_misread(study: Study) -> Iterator[Finding]:
         for doc, (question, row) in enumerate(later if read else (), first):
             if (_is_short(question.target) or not are_short) and not any(reads(form, question, row) for form in read):
                 text = _said(read[0], question.target)
-                saw = f"{text!r} is read as {chain.read(pipeline, text, row, 'a gold answer').extracted!r}"
+                saw = (
+                    f"the filter extracts {chain.read(pipeline, text, row, 'a gold answer').extracted!r} from {text!r}"
+                )
                 lost = "for some docs, the gold answer does not score better than a wrong one"
                 if not study.has_own_scorer:
                     yield finding("a filter misreads the gold answer of a doc", saw, ("filter_list", number), doc)

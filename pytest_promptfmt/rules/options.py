@@ -287,9 +287,9 @@ def _compared(study: Study) -> Sequence[Study]:
     return (study,) if is_compared else ()
 
 
-@error_query("PF701", "a gold answer is not the label of an option, but the others are", _compared, scores=True)
+@error_query("PF701", "one gold answer is not the label of an option, although the others are", _compared, scores=True)
 def _gold_not_listed(study: Study) -> Iterator[Finding]:
-    """Report a value of a column that is not turned into the label of an option, as the other values are."""
+    """Report a gold answer that is not the label of an option, although the other gold answers are."""
     asked = [(one, str(one.target).strip(), listed_labels(one)) for one in study.real_instances]
     are_labels = all(listed and len(gold) == 1 for _, gold, listed in asked)
     lost = [each for each in asked if each[1] not in each[2] and not has_word(study.own_text, each[1])]
@@ -363,4 +363,4 @@ def _number_of_options(page: Page) -> Iterator[Finding]:
     choices, found = page.study.written.doc_to_choice, _COUNT.search(page.study.own_text)
     count = len(choices if isinstance(choices, list) else page.listed)
     if found is not None and count >= _LEAST and number_of_word(found[1]) != count:
-        yield finding("", f"{found[0]}, but the prompt has {count}", instruction_key(page.study))
+        yield finding("", f"{found[0]!r}, but the prompt has {count}", instruction_key(page.study))

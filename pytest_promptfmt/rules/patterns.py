@@ -45,10 +45,10 @@ _OF_CLASS: Final = {codes.CATEGORY_SPACE: " ", codes.CATEGORY_DIGIT: "1"}
 
 @rule("PF502", "pattern-mistake", severity=Severity.WARNING, family=Family.EXTRACTION)
 def unescaped_dot(study: Study) -> Iterator[Finding]:
-    r"""Report a pattern with another meaning than it seems to have, such as an unescaped dot for a full stop.
+    r"""Report a regular expression that does not match what its author meant, for example because of an unescaped dot.
 
-    Why: `.` matches any character. At the end of a pattern it cuts off the last digit of `The answer is 18`. Between
-    digits it reads `3 5` as one number.
+    Why: in a regular expression, `.` matches any character. At the end of a pattern, a dot takes the last digit of `The
+    answer is 18`. Between digits, it makes one number of `3 5`.
 
     Fix: write `\.`, or remove the dot.
 
@@ -60,7 +60,7 @@ def unescaped_dot(study: Study) -> Iterator[Finding]:
         found = _LAST_DOT.search(text) or _NUMBER_DOT.search(text)
         if found is not None:
             saw = text[-60:] if found.end() >= len(text) - 2 else text[found.start() : found.start() + 60]
-            yield finding("an unescaped dot in a pattern matches any character", saw, keys)
+            yield finding("a dot in a pattern is not escaped, so it matches any character", saw, keys)
 
 
 def _written(study: Study) -> Iterator[Text]:
@@ -82,7 +82,7 @@ def _escape_doubled(pattern: Text) -> Iterator[str]:
 @reads_names
 @also("PF502")
 def word_stripped(study: Study) -> Iterator[Finding]:
-    """Report `strip` with a word in the Python code of a task: it removes each of its letters, not the word."""
+    """Report `strip` with a word in the Python code of a task: it removes single letters, not the word."""
     modules = {function.file: parsed(function) for function in functions_of(study.given)}
     for file, tree in modules.items():
         for call, word in _stripped_words(tree) if tree is not None else ():
@@ -109,7 +109,7 @@ def _stripped_words(tree: ast.Module) -> tuple[tuple[ast.Call, str], ...]:
 @reads_names
 @also("PF608")
 def order_of_a_set(study: Study) -> Iterator[Finding]:
-    """Report a list that code of the prompt, choices or target makes of a set of texts."""
+    """Report code of the prompt, choices or target that turns a set of texts into a list."""
     fields = [getattr(study.written, key) for key in ("doc_to_text", "doc_to_choice", "doc_to_target")]
     for function in (one for one in (*fields, study.written.dataset.process_docs) if isinstance(one, FunctionRef)):
         tree = parsed(function)
@@ -150,7 +150,7 @@ def _is_set(node: ast.expr, names: Collection[str]) -> bool:
 
 @also("PF512", severity=Severity.ERROR, scores=True)
 def filters_change_gold(study: Study) -> Iterator[Finding]:
-    """Report filters that pick nothing out of a completion, and turn the gold answer into a wrong one."""
+    """Report filters that do not search for an answer, but change the gold answer so that it counts as wrong."""
     if not study.generates or not study.real_docs or not study.renders_fields or not study.task.filter_list:
         return
     if study.has_own_scorer or set(study.metrics) != {"exact_match"}:
@@ -176,14 +176,16 @@ def filters_change_gold(study: Study) -> Iterator[Finding]:
 
 @rule("PF512", "gold-cut-by-filter", severity=Severity.ERROR, family=Family.EXTRACTION, scope="scoring")
 def gold_cut(study: Study) -> Iterator[Finding]:
-    r"""Report a filter that reads short answers completely, but longer answers only in part.
+    r"""Report a filter that extracts short answers completely, but longer answers only in part.
 
-    Why: `\\boxed\{(.+?)\}` ends at the first brace of `\frac{1}{6}`. `answer is (\w+)` reads one word of two. `.`
-    matches no newline, so code of several lines is not found. In all three cases a right answer scores 0.
+    Why: for example, the pattern `\\boxed\{(.+?)\}` ends at the first closing brace of `\frac{1}{6}`. The pattern
+    `answer is (\w+)` extracts one word of two. And `.` does not match a newline, so code of several lines is not found.
+    In all three cases, a right answer scores 0.
 
-    Fix: let the pattern match whole answers, including nested braces, several words and several lines (`[\s\S]*?`).
+    Fix: change the pattern so that it matches whole answers: nested braces, several words, and several lines
+    (`[\s\S]*?`).
 
-    Real: boxed answers with fractions in the extraction of several harnesses; code blocks read without DOTALL.
+    Real: several harnesses, with boxed answers that have fractions; patterns for code blocks without DOTALL.
     """
     if not study.generates or not looks_for_answers(study.task) or not study.has_real_docs or study.has_own_scorer:
         return
@@ -197,10 +199,13 @@ def gold_cut(study: Study) -> Iterator[Finding]:
             return  # one of the pipelines reads all answers
         found.append((number, *cut))
     for number, text, read, doc in found[:1]:
-        saw = f"{text!r} is read as {read!r}"
-        message, do = "a filter reads the gold answer only in part, or not at all", ""
+        saw = f"the filter extracts {read!r} from {text!r}"
+        message, do = "a filter extracts only a part of the gold answer, or nothing", ""
         if read not in text and read.casefold() in text.casefold():
-            message, do = "the filters change the letter case of the gold answer", "keep it, or set ignore_case: true"
+            message, do = (
+                "the filters change the letter case of the gold answer",
+                "keep the letter case, or set ignore_case: true",
+            )
         yield finding(message, saw, ("filter_list", number), doc, do=do)
 
 
@@ -254,9 +259,10 @@ def _is_inside(read: str, text: str) -> bool:
 
 @also("PF509", scores=True)
 def answers_stay_a_list(study: Study) -> Iterator[Finding]:
-    """Report filters that return a list with one answer instead of the answer.
+    """Report filters that return a list with one answer, not the answer itself.
 
-    Since lm-eval 0.4.8 exact_match rates such a list rightly, but only because numpy compares it with the text in it.
+    Since lm-eval 0.4.8, `exact_match` gives such a list the right score, but only by accident: numpy compares the list
+    with the text inside it.
     """
     task = study.written
     is_plain = study.generates and task.process_results is None and task.repeats in (None, 1)
@@ -278,7 +284,7 @@ def answers_stay_a_list(study: Study) -> Iterator[Finding]:
             continue  # PF109 reports it
         if isinstance(left, list | tuple):
             saw = ", ".join(str(step.get("function")) for step in task.filter_list[number]["filter"])
-            yield finding("after the filters, the answer is still a list", saw, ("filter_list", number))
+            yield finding("after all filters, the answer is still a list", saw, ("filter_list", number))
 
 
 @lru_cache(maxsize=1024)

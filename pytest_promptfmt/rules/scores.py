@@ -57,9 +57,10 @@ _LACKS: Final = ("ImportError", "ModuleNotFoundError", "FileNotFoundError", "Con
 def empty_gold(study: Study) -> Iterator[Finding]:
     """Report a gold answer without any visible character.
 
-    Why: an empty completion then counts as right. Splits without labels often have such gold answers.
+    Why: if the gold answer is empty, an empty completion counts as right. Splits without labels often have such gold
+    answers.
 
-    Fix: use the column with the answer as target, or a split that has labels.
+    Fix: set `doc_to_target` to the column with the answer, or evaluate a split that has labels.
 
     Real: test splits without labels, such as those of GLUE.
     """
@@ -93,18 +94,18 @@ def _another_number(study: Study) -> Iterator[Finding]:
         left = texts.get(trial.gold)
         number, other = written_number(trial.gold), written_number(left or "")
         if number is not None and other is not None and number != other:
-            yield finding("", f"{trial.gold!r} is compared as {left!r}", _METRICS, trial.instance)
+            yield finding("", f"{trial.gold!r} becomes {left!r} before it is compared", _METRICS, trial.instance)
 
 
 @query("PF705", "exact_match ignores letters inside words", task, scores=True)
 def _letters_ignored(study: Study) -> Iterator[Finding]:
-    """Report a pattern such as `an|a|the` that removes letters of other words from what exact_match compares."""
+    """Report a pattern such as `an|a|the` that makes exact_match ignore letters inside words."""
     for trial, texts in compared_by_exact_match(study) if study.has_real_docs else ():
         gold, left = trial.gold.casefold(), texts.get(trial.gold, "").casefold()
         for word in sorted(_LETTERS.findall(gold), key=len, reverse=True):
             left = left.replace(word, "", 1)
         if any(rest not in gold for rest in _LETTERS.findall(left)):
-            saw = f"{trial.gold!r} is compared as {texts[trial.gold]!r}"
+            saw = f"{trial.gold!r} becomes {texts[trial.gold]!r} before it is compared"
             yield finding("", saw, _METRICS, trial.instance)
 
 
@@ -121,13 +122,13 @@ def compared_by_exact_match(study: Study) -> Iterator[tuple[AnswerTrial, Mapping
 
 @rule("PF604", "scorer-crashes", severity=Severity.ERROR, family=Family.SCORING, scores=True)
 def scorer_crashes(study: Study) -> Iterator[Finding]:
-    """Report scoring that raises an exception for an answer that a model may give.
+    """Report scoring code that raises an exception for an answer which a model may give.
 
-    Why: such an exception ends the evaluation, hours after its start. PF109 tries the gold answers. This rule tries an
-    empty completion, nonsense, and choices with several synthetic log-likelihoods. A function may need columns that
-    synthetic docs lack, so its exceptions count only with docs of your own.
+    Why: such an exception ends the evaluation, often hours after its start. PF109 tries scoring with the gold answers.
+    This rule tries an empty completion, nonsense, and choices with several synthetic log-likelihoods. Python code may
+    need columns that synthetic docs do not have. So exceptions of such code are reported only with docs of your own.
 
-    Fix: handle any answer in the function.
+    Fix: change the code so that it accepts any answer.
 
     Real: lm-evaluation-harness #3353 (aime: process_results), #1499 (m_truthfulqa: mc2_targets).
     """
@@ -138,8 +139,8 @@ def scorer_crashes(study: Study) -> Iterator[Finding]:
         scoring = trials.scoring
         reads_marks = scoring.is_synthetic and "«" in trial.error
         if trial.error and not reads_marks and not trial.error.startswith(_LACKS):
-            do = scoring_fix(scoring, trial.question) or "make filters and metrics accept any answer"
-            yield finding("scoring ends with an exception", trial.error, scored_by(trials), trial.instance, do=do)
+            do = scoring_fix(scoring, trial.question) or ""
+            yield finding("scoring raises an exception", trial.error, scored_by(trials), trial.instance, do=do)
 
 
 def tried(study: Study) -> Trials | None:
@@ -190,11 +191,12 @@ def normalised_texts(trials: Trials) -> Iterator[tuple[AnswerTrial, Mapping[str,
 def wrong_direction(study: Study) -> Iterator[Finding]:
     """Report `higher_is_better` with the wrong value for a well-known metric.
 
-    Why: the results table shows the direction as an arrow, and tools that compare runs choose the worse model.
+    Why: the results table has an arrow for the better direction, which is then wrong. Tools that compare runs choose
+    the worse model.
 
     Fix: change `higher_is_better`, or leave it out for lm-eval's own metrics.
 
-    Real: entries for perplexity and ter copied from entries for accuracy.
+    Real: entries for `perplexity` and `ter` that were copied from entries for accuracy.
     """
     for index, entry in enumerate(study.task.metric_list or ()):
         name, is_higher = entry.get("metric"), entry.get("higher_is_better")
@@ -205,15 +207,15 @@ def wrong_direction(study: Study) -> Iterator[Finding]:
 
 @rule("PF615", "metric-never-given", severity=Severity.ERROR, family=Family.SCORING, scores=True)
 def metric_never_given(study: Study) -> Iterator[Finding]:
-    """Report a metric of `metric_list` that scoring never gives.
+    """Report a metric of `metric_list` that scoring never returns.
 
-    Why: lm-eval reports the metrics that `process_results` returns. An entry of `metric_list` with another name is
-    silently missing in the results. `acc` needs log-likelihoods: for generated text its value is a pair, and averaging
-    fails at the end of the run.
+    Why: lm-eval reports the metrics that `process_results` returns. If an entry of `metric_list` has another name, this
+    metric is silently missing in the results. The metric `acc` needs log-likelihoods. For generated text, its value is
+    a pair, and averaging pairs fails at the end of the run.
 
     Fix: in `metric_list`, use the names that `process_results` returns.
 
-    Real: names changed in the code and not in the YAML file.
+    Real: metrics that were renamed in the code, but not in the YAML file.
     """
     task = study.task
     if task.process_results is None or not study.has_real_docs:
@@ -235,7 +237,7 @@ def metric_never_given(study: Study) -> Iterator[Finding]:
 
 @also("PF615", scores=True)
 def unfit_aggregation(study: Study) -> Iterator[Finding]:
-    """Report an aggregation that does not fit the values of its metric: pairs, numbers, nothing."""
+    """Report an aggregation that does not fit the values of its metric, for example pairs that are averaged."""
     for index, entry in enumerate(study.task.metric_list or ()):
         strange = [str(key) for key in entry if key not in words("metric_keys")]
         near = next((key for key in strange if is_misspelt(key, words("metric_keys"))), None)
@@ -294,7 +296,7 @@ def _values(trials: Trials | None, trial: AnswerTrial, answer: Any) -> Mapping[s
 
 @also("PF605", severity=Severity.ERROR, scores=True)
 def worse_scores_more(study: Study) -> Iterator[Finding]:
-    """Report a metric of your own that scores nonsense higher than the gold answer, or the same for every doc."""
+    """Report a metric of your own that gives the gold answer no better score than nonsense."""
     trials = tried(study)
     if trials is None or not study.has_real_docs or not study.has_own_scorer:
         return
@@ -317,7 +319,9 @@ def worse_scores_more(study: Study) -> Iterator[Finding]:
         # of several, each may judge other docs; without few-shot examples, a target may only be there to be shown
         is_lost = all(each <= 0 for each in signed) and (any(each < 0 for each in signed) or len(differences) == 1)
         if is_lost and (study.shots or not _has_other_gold(study, trials, name)):
-            saw = f"for every doc, {name} is {'worse than' if any(signed) else 'the same as'} for a wrong answer"
+            saw = (
+                f"{name} of the gold answer is {'worse than' if any(signed) else 'the same as'} that of a wrong answer"
+            )
             yield finding("the gold answer does not score better than a wrong one", saw, scored_by(trials))
     for name, signed in differences.items():
         rows = [*zip(asked, signed, reached.get(name, ()), strict=False)]
@@ -325,7 +329,7 @@ def worse_scores_more(study: Study) -> Iterator[Finding]:
         if len(differences) == 1 and len(asked) == len(rows) and lost and max(signed) > 0:
             message = "for some docs, the gold answer does not score better than a wrong one"
             won = asked[signed.index(max(signed))].gold
-            saw = f"no better if gold is {lost[0].gold[:LONG]!r}, but better if gold is {won[:LONG]!r}"
+            saw = f"the gold answer {won[:LONG]!r} scores better, but {lost[0].gold[:LONG]!r} does not"
             yield warning(message, saw, scored_by(trials), lost[0].instance)
 
 
@@ -383,7 +387,7 @@ def _number(value: Any) -> float | None:
 
 @also("PF615", severity=Severity.ERROR, scores=True)
 def pair_reversed(study: Study) -> Iterator[Finding]:
-    """Report scoring code that returns the answer before the gold answer, where the aggregation is not symmetric."""
+    """Report scoring code that returns the answer before the gold answer, although the order matters."""
     trials = tried(study) if study.has_own_scorer and study.has_real_docs else None
     for trial in trials.answers[:1] if trials is not None else ():
         values = _values(trials, trial, NONSENSE) or {}
@@ -395,9 +399,9 @@ def pair_reversed(study: Study) -> Iterator[Finding]:
                 yield finding(message, f"{entry['metric']}: {pair!r}"[:80], ("metric_list", index))
 
 
-@query("PF615", "the gold answer scores more than 1 by a metric whose name is that of a share", task, scores=True)
+@query("PF615", "the name of a metric is that of a share, but the gold answer scores more than 1", task, scores=True)
 def _share_above_one(study: Study) -> Iterator[Finding]:
-    """Report code that returns the number of right parts, or points, as the accuracy of a doc."""
+    """Report code that returns a number of right parts, or points, as the accuracy of a doc."""
     trials = tried(study) if study.has_own_scorer and study.has_real_docs else None
     for trial in trials.answers if trials is not None else ():
         for name, value in (_values(trials, trial, trial.gold) or {}).items():

@@ -57,14 +57,14 @@ _ONE_COLUMN: Final = re.compile(r"\w+|\{\{-?\s*[\w.\[\]'\"]+\s*-?\}\}")
 
 @rule("PF808", "shots-fail", severity=Severity.ERROR, family=Family.FEWSHOT)
 def shots_fail(study: Study) -> Iterator[Finding]:
-    """Report few-shot examples that cannot be rendered. Tasks that show none by default are tried, too.
+    """Report few-shot examples that cannot be rendered, even if the task has none by default.
 
-    Why: with `--num_fewshot` the run ends with an exception. Without that option nothing renders the keys of
-    `fewshot_config`, so the mistake is not noticed.
+    Why: if someone runs the task with `--num_fewshot`, the run ends with an exception. Without this option, lm-eval
+    does not render the keys of `fewshot_config`, so nobody notices the mistake.
 
     Fix: correct the template or column in `fewshot_config` that the error names.
 
-    Real: lm-evaluation-harness #2323 (agieval fails with any number of shots).
+    Real: lm-evaluation-harness #2323 (agieval fails with any number of few-shot examples).
     """
     failure = study.shots_failure
     if not isinstance(failure, RenderError):
@@ -81,7 +81,7 @@ def shots_fail(study: Study) -> Iterator[Finding]:
 
 @query("PF807", "", lambda study: first(study) if not study.is_multimodal else ())
 def _unlike_written_examples(page: Page) -> Iterator[Finding]:
-    """Report a question without a label that the examples in the same text have."""
+    """Report a question without a label, if solved examples in the same text have one."""
     written = _written_examples(page.study.instances)
     if written is None or len(page.instance.prompts) != 1:
         return
@@ -89,8 +89,8 @@ def _unlike_written_examples(page: Page) -> Iterator[Finding]:
     labels = [label.name.casefold() for label in layout_of(tail).labels]
     for label, where in ((written.question, "before"), (written.answer, "after")):
         if label.casefold() not in labels:
-            message = f"few-shot examples have a label {where} the question, but the last question has no label"
-            yield finding(message, f"the examples have {label}, but the prompt ends without it: {tail[-60:]}")
+            message = f"few-shot examples have a label {where} the question, but the question of the doc has none"
+            yield finding(message, f"the examples have the label {label!r}, but the prompt ends with {tail[-60:]!r}")
 
 
 @query(
@@ -105,7 +105,7 @@ def _other_options(page: Page) -> Iterator[Finding]:
     for shot in page.shots if own and not is_by_data else ():
         other = [option.label for option in layout_of(shot.question).listed[:2]]
         if min(len(other), len(own)) > 1 and other != own:  # one line may hold all options
-            saw = f"{', '.join(other)} in a few-shot example, {', '.join(own)} in the question"
+            saw = f"{', '.join(other)} in a few-shot example, but {', '.join(own)} in the question"
             yield finding("", saw, severity=severity_of_shots(page.study))
 
 
@@ -139,21 +139,21 @@ def _written_answers_not_scored(study: Study) -> Iterator[Finding]:
 
 @query(
     "PF812",
-    "the prompt announces examples but has none",
+    "the prompt announces examples, but has none",
     # else a number of examples may be given on the command line
     lambda study: first(study) if study.task.num_fewshot == 0 or study.shots else (),
     name="announced-and-missing",
     family=Family.FEWSHOT,
 )
 def _announced_examples(page: Page) -> Iterator[Finding]:
-    """Report a prompt that announces missing text, such as examples.
+    """Report a prompt that announces a text which it does not contain, such as examples.
 
-    Why: "Here are some examples" before a lone question belongs to a few-shot prompt. Either the examples were lost or
-    the sentence is left over.
+    Why: a sentence such as "Here are some examples" belongs in a few-shot prompt. If a single question follows, either
+    the examples were lost, or the sentence was forgotten.
 
     Fix: remove the sentence, or set `num_fewshot`.
 
-    Real: the few-shot prompts of GPQA's own code, which lost their examples (idavidrein/gpqa #22).
+    Real: gPQA's own few-shot prompts, which lost their examples (idavidrein/gpqa #22).
     """
     text, labels = _constant_labels(page)
     found = _ANNOUNCED.search(text)
@@ -171,7 +171,7 @@ def _number_of_examples(page: Page) -> Iterator[Finding]:
     labels -= Counter([page.cue.name.casefold()] if page.cue is not None else ())
     count = len(page.shots) or max((labels[name] for name in _ANSWERS), default=0)
     if found is not None and count and count != number_of_word(found[1]):
-        yield finding("", f"{found[0]}, but the prompt has {count}", instruction_key(page.study))
+        yield finding("", f"{found[0]!r}, but the prompt has {count}", instruction_key(page.study))
 
 
 @query(
@@ -204,13 +204,13 @@ def _announced_passage(page: Page) -> Iterator[str]:
     printed = {span.origin.field: span.text for span in page.message.content if span.origin.field is not None}
     others = [name for name in printed if not _QUESTION.fullmatch(name) and not _OPTIONS.fullmatch(name)]
     if found is not None and printed and not others and max(map(len, printed.values())) < _MUCH:
-        yield f"{found[0]}, but the prompt has only the question and ends with {page.text[-40:]!r}"
+        yield f"the prompt mentions {found[0]!r}, but has only the question: {page.text[-40:]!r}"
     shown, named = (set(one.findall(page.constant)) for one in (_BLOCK, _TAG))
     read = f"{page.study.task.filter_list}{page.study.stop_texts}{page.instance.target}"
     unknown = sorted(one for one in named if f"</{one}>" not in page.constant and one not in read)
     is_read = page.study.has_own_scorer or page.shots or any(page.constant.count(f"<{one}>") > 1 for one in shown)
     if unknown and shown and not is_read and _OF_TAGS.search(page.study.own_text):
-        yield f"<{unknown[0]}>, but the prompt has only <{'>, <'.join(sorted(shown))}>"
+        yield f"the prompt mentions <{unknown[0]}>, but has only <{'>, <'.join(sorted(shown))}>"
 
 
 @query("PF812", "a label has nothing after it", task, every=True)
@@ -223,7 +223,7 @@ def _empty_field(study: Study) -> Iterator[Finding]:
 
 @query("PF812", "a label has nothing after it", own)
 def _empty_label(page: Page) -> Iterator[Finding]:
-    """Report a label without a text, if a text of the doc is not in the question."""
+    """Report a label without a text after it, if the prompt lacks a text of the doc."""
     unused = [
         name
         for name, value in page.instance.doc.items()
@@ -247,7 +247,7 @@ def _shots_on_one_line(page: Page) -> Iterator[str]:
         yield f"fewshot_delimiter is {delimiter!r}"
 
 
-@query("PF812", "'above' or 'below' in the prompt points in the wrong direction")
+@query("PF812", "the prompt has the word 'above' or 'below', but the text is on the other side")
 def _pointer_to_other_side(page: Page) -> Iterator[str]:
     found = _POINTER.search(page.constant)
     if found is not None:

@@ -63,7 +63,7 @@ def _stop_cuts_block(study: Study) -> Iterator[Finding]:
 
 @error_query("PF903", "a stop sequence is a tag that the prompt requests", _answered_freely)
 def _stop_is_asked_tag(study: Study) -> Iterator[Finding]:
-    """Report a stop sequence that is a requested tag, although another requested tag comes after it."""
+    """Report a stop sequence that is a requested tag, although the prompt requests another tag after it."""
     tags = _TAG.findall(study.own_text)
     around = {found[1] for page in own(study)[:1] for found in _AROUND_COLUMN.finditer(page.constant)}
     closed = [tag for tag in tags if f"</{tag.strip('</>')}>" in tags and tag.strip("</>") not in around]
@@ -75,7 +75,7 @@ def _stop_is_asked_tag(study: Study) -> Iterator[Finding]:
 
 @also("PF902", severity=Severity.ERROR, scores=True)
 def stop_is_not_text(study: Study) -> Iterator[Finding]:
-    """Report a stop sequence that is not text, or is empty."""
+    """Report a stop sequence that is empty, or not a text."""
     if not study.generates or study.stops is None:
         return
     stops: Any = [study.stops] if isinstance(study.stops, str) else study.stops
@@ -93,9 +93,10 @@ def _with_real_breaks(study: Study, finding: Finding) -> Fix | None:
 
 @rule("PF902", "malformed-stop", severity=Severity.ERROR, family=Family.GENERATION, scores=True, fix=_with_real_breaks)
 def literal_stop(study: Study) -> Iterator[Finding]:
-    r"""Report a malformed stop sequence, such as one with a literal backslash and n.
+    r"""Report a malformed stop sequence, such as one with a backslash and an n in the place of a newline.
 
-    Why: in single quotes YAML reads `\n` as two characters. Completions do not contain them, so generation never stops.
+    Why: in single quotes, YAML reads `\n` as a backslash and an n. Completions do not contain these two characters, so
+    generation never stops.
 
     Fix: use double quotes.
 
@@ -105,10 +106,12 @@ def literal_stop(study: Study) -> Iterator[Finding]:
         return
     for number, stop in enumerate(study.stop_texts):
         if is_literal(stop):
-            yield finding("a stop sequence contains a literal backslash escape", stop, (*UNTIL, number))
+            yield finding(
+                "a stop sequence has a backslash and a letter, not the escaped character", stop, (*UNTIL, number)
+            )
 
 
-@query("PF902", "a stop sequence has no effect, because it contains a shorter one", generating)
+@query("PF902", "a stop sequence has no effect, because it contains a shorter stop sequence", generating)
 def _shadowed_stop(study: Study) -> Iterator[Finding]:
     stops = study.stop_texts
     for number, stop in enumerate(stops):
@@ -119,14 +122,15 @@ def _shadowed_stop(study: Study) -> Iterator[Finding]:
 
 @rule("PF910", "stop-unlike-shots", severity=Severity.ERROR, family=Family.GENERATION, scores=True)
 def stop_unlike_shots(study: Study) -> Iterator[Finding]:
-    """Report stop sequences that do not match the start of the next question.
+    """Report stop sequences that do not match the start of the next question in the prompt.
 
-    Why: after its answer, a base model writes the next question, in the layout of the few-shot examples. The stop
-    sequence `Q:` does not end the answer if questions begin with `Question:`. Neither does `Frage:` if its colon has
-    another width. It is a warning if a stop is a label, if filters read the same answer, or if the examples are
-    synthetic. It is an info if a stop is the end of a chat model's turn.
+    Why: after its answer, a base model writes a new question in the layout of the few-shot examples. If questions begin
+    with `Question:`, the stop sequence `Q:` does not end the answer. A full-width colon in the stop sequence does not
+    match an ordinary colon, either. The finding is a warning if a stop sequence is a label, if the filters find the
+    answer nevertheless, or if the examples are synthetic. It is an info if a stop sequence is the end of a chat model's
+    turn.
 
-    Fix: use the exact label at the start of a question, or a newline.
+    Fix: use the exact label at the start of a question as stop sequence, or a newline.
 
     Real: lm-evaluation-harness #2945 (mmlu_pro), #2587 (mgsm_zh, mgsm_ja).
     """
@@ -154,15 +158,15 @@ def stop_unlike_shots(study: Study) -> Iterator[Finding]:
             )
             begin, column, _ = page.constant.partition(COLUMN)  # which is the same for all data
             begin = f"{delimiter}{begin[:_SHOWN]}{'…' if column else ''}"
-            saw = f"{', '.join(map(repr, labels[:1] or stops))}, but an answer is followed by {begin!r}"
-            do = f"write {wide[0]!r} as in the prompt: one character has another width" if wide else ""
+            saw = f"until has {', '.join(map(repr, labels[:1] or stops))}, but after an answer comes {begin!r}"
+            do = f"write {wide[0]!r} exactly as in the prompt: one character is full-width" if wide else ""
             message = "no stop sequence matches the start of the next question"
             yield finding(message, saw, UNTIL, page.instance, severity=Severity.WARNING if labels else mild, do=do)
 
 
 @query("PF910", "no stop sequence matches the start of the next question", at=UNTIL, scores=True)
 def _written_examples_continue(page: Page) -> Iterator[Finding]:
-    """Report solved examples in the text, after which no stop sequence ends the answer of a base model."""
+    """Report solved examples in the text, if no stop sequence matches the start of the next question."""
     study, cue, names = page.study, page.cue, [label.name for label in layout_of(page.constant).labels]
     solved = [label.name for label in layout_of(study.own_text).labels if label.value]
     is_shown = cue is not None and names != [] and min(solved.count(names[0]), solved.count(cue.name)) > 1
@@ -173,7 +177,7 @@ def _written_examples_continue(page: Page) -> Iterator[Finding]:
     for trial in trials[:1]:
         asked = trial.question, trial.instance.doc
         if chain is not None and chain.counts(trial.gold, *asked) and not chain.counts(trial.gold + following, *asked):
-            saw = f"{', '.join(map(repr, study.stop_texts))}, but an answer is followed by {following!r}"
+            saw = f"until has {', '.join(map(repr, study.stop_texts))}, but after an answer comes {following!r}"
             yield finding("", saw, doc=trial.instance)
 
 
@@ -205,7 +209,7 @@ def _stop_before_answer(study: Study) -> Iterator[Finding]:
         if stop and study.task.target_delimiter.startswith(stop):
             # a chat model begins without a newline
             severity = Severity.WARNING if stop.startswith("\n") else None
-            yield finding("", f"{stop!r} after {text[-20:]!r}", (*UNTIL, number), 0, severity=severity)
+            yield finding("", f"{stop!r} matches right after {text[-20:]!r}", (*UNTIL, number), 0, severity=severity)
 
 
 @query("PF910", "the whole completion is compared, but no stop sequence ends it", generating, at=UNTIL)
@@ -217,9 +221,9 @@ def _no_stop_at_all(study: Study) -> Iterator[str]:
         yield "until: []"
 
 
-@query("PF903", "a stop sequence of one character cuts ordinary answers", generating, every=True)
+@query("PF903", "a stop sequence of a single character cuts off ordinary answers", generating, every=True)
 def _stop_of_one_character(study: Study) -> Iterator[Finding]:
-    """Report a stop sequence of one letter or mark in a task whose gold answers are texts of the data."""
+    """Report a stop sequence of a single character in a task whose gold answers are texts of the data."""
     if study.has_real_docs or study.asks_for_reasoning or study.has_guessed_text or not study.instances:
         return
     are_texts = all("«" in str(instance.target) for instance in study.instances)  # no labels, and nothing made by code

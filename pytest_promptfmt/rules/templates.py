@@ -107,7 +107,7 @@ def quoted_name(study: Study) -> Iterator[Finding]:
 
 @also("PF125", severity=Severity.ERROR)
 def constant_field(study: Study) -> Iterator[Finding]:
-    """Report a field, such as `doc_to_text`, that looks like the name of a column which the docs do not have."""
+    """Report a field such as `doc_to_text` that names a column which the docs do not have."""
     if not study.has_real_docs or study.docs is None:
         return
     for template in study.templates:

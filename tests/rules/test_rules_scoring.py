@@ -303,7 +303,7 @@ def test_what_no_stop_sequence_ends_is_the_same_finding_for_all_data() -> None:
         found = findings(SUM, generation_kwargs={"until": ["</s>"]}, **asked)
         seen |= {(one.message, one.saw) for one in found}
     ((_, saw),) = seen
-    assert saw == r"'</s>', but an answer is followed by '\n\nQuestion: …'"
+    assert saw == r"until has '</s>', but after an answer comes '\n\nQuestion: …'"
 
 
 def test_a_stop_sequence_of_another_width_is_reported_with_the_reason() -> None:

@@ -216,7 +216,7 @@ class Advanced(MMLUStyleTask):
     shown = result.stdout.str()
     for said in (
         "the gold answer is not among the choices",
-        "saw: target 'stone', choices [' stone', ' smoke', \" I don't know.\"]",
+        "saw: the target is 'stone', and the choices are [' stone', ' smoke', \" I don't know.\"]",
         "saw: the shot shows 'A', but ' A' is scored",
         "ProbabilityMass needs a list as ground truth",
         'saw: "I don\'t know" is quoted, but " I don\'t know." is scored',
