@@ -26,8 +26,8 @@ RIVAL_FACTOR: Final = 10.0
 def model_saw_other_ids(judged: ModelAnswers) -> Iterator[Finding]:
     r"""Report a model that received token ids which differ from those of the prompt or the snapshot.
 
-    Why: if a prompt is longer than the model's limit, its beginning is cut off. If the model has another tokenizer, it
-    splits the text differently. In both cases, the scores are those of another prompt.
+    Why: if a prompt is longer than the model's limit, its beginning is cut off. If the model's tokenizer is a different
+    one, the text is split differently. In both cases, the scores are those of another prompt.
 
     Fix: shorten the prompt, or give the profile the tokenizer of the model.
 
@@ -109,7 +109,7 @@ def model_answer_not_scored(judged: ModelAnswers) -> Iterator[Finding]:
 
 @rule("PF654", "model-spells-otherwise", severity=Severity.ERROR, family=Family.MODELS, scope="model")
 def model_spells_otherwise(judged: ModelAnswers) -> Iterator[Finding]:
-    r"""Report candidates that are scored with a space before them, if the model writes them without it, or the reverse.
+    r"""Report candidates that the model writes with a space before them, but that are scored without, or the reverse.
 
     Why: this plugin asks the model for the probability of each candidate, once with and once without a space before it.
     The finding is reported if the spelling that the task does not use is more than ten times as likely. For example,
@@ -143,7 +143,7 @@ def little_mass_on_labels(judged: ModelAnswers) -> Iterator[Finding]:
 
     Why: if the model is unlikely to write any of the labels, it is almost chance which label is the most likely one.
 
-    Fix: show the labels in the prompt, and end the prompt right where the label follows.
+    Fix: show the labels in the prompt, and end the prompt at the place where the label should follow.
 
     Real: lm-evaluation-harness PR #531, #546: 76 % or 58 % on hellaswag, depending on how the prompt ends.
     """

@@ -114,8 +114,8 @@ def whitespace_stripped(view: ProfileView) -> Iterator[Finding]:
 def text_altered(view: ProfileView) -> Iterator[Finding]:
     """Report a message whose text the chat template drops or changes. Whitespace around the text is ignored.
 
-    Why: a template can drop, escape, split or replace text. The model then gets another text than the snapshot without
-    a chat template has.
+    Why: a template can drop, escape, split or replace text. The model then gets another text than the one in the
+    snapshot without a chat template.
 
     Fix: in the chat template, remove the filter or the `split` that changes the text.
 

@@ -62,14 +62,14 @@ def trial_of(subject: Study | TemplateTrial) -> TemplateTrial | None:
 def default_system_text(loaded: LoadedProfile) -> Iterator[Finding]:
     """Report a chat template that adds a default system text if there is no system message.
 
-    Why: tasks without a description then get instructions that are in no task file, and other tasks do not. This
-    changes answers: with its default text, one model followed the requested format in 1 of 18 answers; without this
-    text, in 10. The finding is an info if the template adds its text to a given system text, or writes it although the
-    system message is empty.
+    Why: tasks without a description then get instructions that are in no task file. Tasks with a description do not get
+    these instructions. This changes answers: with its default text, one model followed the requested format in 1 of 18
+    answers; without this text, in 10. The finding is an info if the template adds its text to a given system text, or
+    writes it although the system message is empty.
 
     Fix: give the profile a `system_instruction`.
 
-    Real: aprender #3990, lmdeploy PR #3475, LlamaFactory PR #10772; Text-generation-webui's Alpaca and Vicuna templates
+    Real: aprender #3990, lmdeploy PR #3475, LlamaFactory PR #10772; text-generation-webui's Alpaca and Vicuna templates
     (added to a given text).
     """
     facts = loaded.facts

@@ -28,8 +28,8 @@ def marker_is_plain_text(loaded: LoadedProfile) -> Iterator[Finding]:
     """Report control tokens of the chat template that the tokenizer encodes as plain text.
 
     Why: for a model that was trained with `<|im_start|>`, this is one token. For any other model, it is about six
-    tokens, which means that the template and the tokenizer belong to different models. If the tokenizer knows some of
-    the control tokens, the finding is an info: a few models intend this.
+    tokens. The template and the tokenizer then belong to different models. If the tokenizer knows some of the control
+    tokens, the finding is an info: a few models intend this.
 
     Fix: use the chat template and the tokenizer of the same model.
 
@@ -164,8 +164,8 @@ def end_token_scored(loaded: LoadedProfile) -> Iterator[Finding]:
     """Report a tokenizer that adds an end token to every text, if the profile encodes prompt and answer together.
 
     Why: with `split: lm-eval`, the answer begins after as many tokens as the encoded prompt has. This number includes
-    the prompt's end token, so the scored tokens are shifted by one. Often only the end token of the answer is left.
-    With real models of this kind, lm-eval encodes prompt and answer separately.
+    the prompt's end token, so the scored tokens are shifted by one. Often only the end token of the answer is left. For
+    such models, lm-eval itself encodes prompt and answer separately.
 
     Fix: in the profile, set `split: pairwise`. If the model only generates answers, set `mode: generate`.
 
@@ -203,7 +203,7 @@ def lossy_tokenizer(loaded: LoadedProfile) -> Iterator[Finding]:
 
 @rule("PF418", "file-unlike-auto-tokenizer", severity=Severity.INFO, family=Family.TOKENS, scope="template")
 def file_unlike_auto_tokenizer(loaded: LoadedProfile) -> Iterator[Finding]:
-    """Report a `tokenizer.json` that gives other tokens than AutoTokenizer when it is used alone.
+    """Report a `tokenizer.json` that, used alone, gives other tokens than AutoTokenizer.
 
     Why: many tokenizer classes of transformers use only the vocabulary and merges of this file. They build the rest
     themselves. lm-eval and the snapshots use AutoTokenizer, so they use these classes. An engine that uses only the

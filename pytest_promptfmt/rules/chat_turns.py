@@ -58,7 +58,7 @@ def turn_not_closed(trial: TemplateTrial) -> Iterator[Finding]:
     Why: Without a marker at its end, the model's turn seems to continue through tool results and user messages. The
     model then no longer stops where it should.
 
-    Fix: write the marker that closes the turn in every branch of the template.
+    Fix: in every branch of the template, write the marker that closes the turn.
 
     Real: Gemma 4, which did not close the turn after a tool result; axolotl's Mistral v7; Falcon-H1R, which after a
     system message takes the wrong messages for the neighbours of a tool result.
@@ -224,11 +224,11 @@ def _closed_by_role(trial: TemplateTrial, layout: TurnLayout) -> Iterator[tuple[
 def history_changes(trial: TemplateTrial) -> Iterator[Finding]:
     """Report earlier turns whose text changes when the conversation continues.
 
-    Why: A server cannot use cached prefixes again. In multi-turn training, the text of a turn is not the text that the
-    model had when it answered. Mostly, the finding is an info. It is a warning if the template has `{% generation %}`,
-    and the next step of a tool loop changes earlier turns: the trainer TRL appends the tokens of a tool result to the
-    generated tokens. It is also a warning if a system message changes turns after the first question: the template then
-    counts messages in one list, but looks them up in another.
+    Why: If earlier turns change, a server cannot use its cached prefixes again. In multi-turn training, the text of a
+    turn is not the text that the model had when it answered. Mostly, the finding is an info. It is a warning if the
+    template has `{% generation %}`, and the next step of a tool loop changes earlier turns: the trainer TRL appends the
+    tokens of a tool result to the generated tokens. It is also a warning if a system message changes turns after the
+    first question: the template then counts messages in one list, but looks them up in another.
 
     Fix: make the text of each turn independent of later turns.
 

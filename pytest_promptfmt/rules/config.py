@@ -76,7 +76,7 @@ def _in_quotes(study: Study, finding: Finding) -> Fix | None:
 def not_text(study: Study) -> Iterator[Finding]:
     """Report choices that YAML does not read as text: `no`, `012`, `2024-01-01`.
 
-    Why: yAML 1.1 reads the words `yes`, `no`, `on` and `off` as booleans, and `012` as the number ten. With such a
+    Why: YAML 1.1 reads the words `yes`, `no`, `on` and `off` as booleans, and `012` as the number ten. With such a
     choice, lm-eval fails or scores the word `True`.
 
     Fix: put the choice in quotes.

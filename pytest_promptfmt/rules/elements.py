@@ -97,8 +97,8 @@ def answer_labels() -> set[str]:
 def _no_cue(page: Page) -> Iterator[str | Finding]:
     """Report a prompt that ends with the last option, without a cue for the answer.
 
-    Why: a base model then continues with the next option, not with an answer. If the prompt has an instruction about
-    how to answer, nothing is reported.
+    Why: after such a prompt, a base model continues with the next option, not with an answer. If the prompt has an
+    instruction about how to answer, nothing is reported.
 
     Fix: end the prompt with a cue such as `Answer:`.
 
@@ -247,7 +247,11 @@ def _cue_of_another_language(page: Page) -> Iterator[str | Finding]:
     into = {found.casefold() for found in _INTO.findall(page.study.own_text)} & set(languages)
     source = next((one for one in page.layout.labels[:-1] if one.name == cue and one.value), None)
     if cue.casefold() in languages and source is not None and len(page.layout.labels) == len((source, page.cue)):
-        yield finding("the labels of the question and the answer name the same language", f"{cue}: … {cue}:")
+        message, do = (
+            "the labels of the question and the answer name the same language",
+            "name the language of the answer",
+        )
+        yield finding(message, f"{cue}: … {cue}:", do=do)
     if cue.casefold() in languages and into and cue.casefold() not in into:
         saw = f"'into {', '.join(sorted(into)).title()}', but the label is '{cue.title()}:'"
         yield finding("the prompt requests one language, but the answer label names another", saw)

@@ -75,7 +75,7 @@ def exact_match_keeps_space(study: Study) -> Iterator[Finding]:
     last = prompt.span_at(len(text))
     if last is None or text[-1:] in ("", "\n") or (last.origin.field is not None and not study.has_real_docs):
         return  # a synthetic column does not show how the prompt ends
-    saw = f"the prompt continues as {text[-20:]}{task.target_delimiter}…"
+    saw = f"prompt and completion: {text[-20:]}{task.target_delimiter}…"
     yield finding("exact_match compares the completion with the space at its start", saw, comparing_key(study))
 
 

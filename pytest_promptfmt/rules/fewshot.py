@@ -306,7 +306,7 @@ def _differs(one: Any, other: Any) -> bool:
 
 @query(
     "PF807",
-    "few-shot examples and the question begin with different labels, or different spaces after them",
+    "few-shot examples and the question begin with different labels, or with different spaces after the label",
     shown,
     at=("fewshot_config", "doc_to_text"),
 )

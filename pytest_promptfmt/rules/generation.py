@@ -118,7 +118,7 @@ def _reasoning(study: Study) -> Sequence[Study]:
 
 @error_query("PF903", "the prompt requests reasoning, but a stop sequence ends it early", _reasoning, every=True)
 def _full_stop_ends_reasoning(study: Study) -> Iterator[Finding]:
-    """Report a stop sequence such as `.`, `=` or a newline, if the task requests reasoning, which contains them."""
+    """Report a stop sequence that reasoning contains, such as `.` or `=`, in a task that requests reasoning."""
     for number, stop in enumerate(study.stop_texts if study.task.gen_prefix is None else ()):
         # else the answer follows the prefix, without reasoning
         if stop and stop in data_table("rules")["reasoning"]:
@@ -137,7 +137,7 @@ def _label_without_colon(study: Study) -> Iterator[Finding]:
 
 @query("PF903", "the prompt requests reasoning, but generation stops at a blank line", _reasoning)
 def _blank_line_ends_reasoning(study: Study) -> Iterator[Finding]:
-    """Report a task that requests reasoning, but stops at a blank line, which is also the default."""
+    """Report a task that requests reasoning, but whose generation stops at a blank line, for example by default."""
     stops = [study.task.fewshot_delimiter] if study.stops is None else study.stop_texts
     is_begun = any(_BEGUN.search(first_text(one)) for one in study.instances[:1]) and study.stops is not None
     # few-shot examples show reasoning without blank lines, and after a prefix there is an answer without reasoning

@@ -74,7 +74,7 @@ def random_fallback(study: Study) -> Iterator[Finding]:
 
     Fix: return a fixed text if no answer is found. A random answer can count as right.
 
-    Real: mMLU-Pro's own code, which guesses if no pattern matches.
+    Real: MMLU-Pro's own code, which guesses if no pattern matches.
     """
     trials = trials_of(study)
     if trials.chain is None or scoring_failure(study) is not None:

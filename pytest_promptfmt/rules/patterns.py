@@ -48,7 +48,7 @@ def unescaped_dot(study: Study) -> Iterator[Finding]:
     r"""Report a regular expression that does not match what its author meant, for example because of an unescaped dot.
 
     Why: in a regular expression, `.` matches any character. At the end of a pattern, a dot takes the last digit of `The
-    answer is 18`. Between digits, it makes one number of `3 5`.
+    answer is 18`. Between digits, it makes a pattern match `3 5` as one number.
 
     Fix: write `\.`, or remove the dot.
 

@@ -80,7 +80,10 @@ def _list_printed(study: Study) -> Iterator[Finding]:
                 span = next((one for one in page.message.content if printed in one.text), page.message.content[0])
                 yield finding("", printed[:60], span, page.instance, field=name)
             elif isinstance(value, Mapping) and page.instance.target == str(value) and not study.has_own_scorer:
-                message, do = "the gold answer is a mapping in Python's notation", f"name a key: {{{{{name}[…]}}}}"
+                message, do = (
+                    "the gold answer is a mapping in Python's notation",
+                    f"print the value of one key: {{{{{name}[…]}}}}",
+                )
                 keys, shown = ("doc_to_target",), str(value)[:60]
                 yield finding(message, shown, keys, page.instance, field=name, severity=Severity.ERROR, do=do)
 

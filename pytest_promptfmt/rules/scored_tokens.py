@@ -59,7 +59,7 @@ def _choices_same_in_tokens(view: ProfileView) -> Iterator[Finding]:
     tokenizers remove letter case, accents or newlines, which makes choices equal. If a choice begins with all tokens of
     a shorter choice, it is always less likely than the shorter one. So it never wins with the metric `acc`. If the task
     also has a normalized metric, this is an info. Some engines use only the first token of a choice, to save requests
-    or to guide decoding. They cannot distinguish labels such as `(A)` and `(B)`.
+    or to guide decoding. These engines cannot distinguish labels such as `(A)` and `(B)`.
 
     Fix: change the wording of the choices, or do not use models with this tokenizer.
 
@@ -74,7 +74,7 @@ def _choices_same_in_tokens(view: ProfileView) -> Iterator[Finding]:
             yield finding("", saw, doc=one.instance)
 
 
-@_query("PF309", "a choice never wins, because its first tokens are all tokens of a shorter choice")
+@_query("PF309", "a choice never wins, because it begins with all tokens of a shorter choice")
 def _choice_begins_another(view: ProfileView) -> Iterator[Finding]:
     metrics = view.study.metrics
     is_normed = not metrics or any(metric in _NORMED for metric in metrics)
@@ -99,7 +99,7 @@ def _same_first_token(view: ProfileView) -> Iterator[Finding]:
     "PF310", "the answer contains text that is not in the vocabulary", name="not-in-vocabulary", severity=Severity.ERROR
 )
 def _unknown_token(view: ProfileView) -> Iterator[Finding]:
-    """Report a character that is not in the vocabulary: an error in an answer, a warning in a prompt.
+    """Report a character that is not in the vocabulary. In a prompt, the finding is a warning.
 
     Why: some tokenizers encode such a character as the unknown token, which can stand for any text. So the score of an
     answer with this token is not that of its own text, and two answers may be equal. Other tokenizers encode each of
@@ -136,7 +136,7 @@ def _unknown_token(view: ProfileView) -> Iterator[Finding]:
 
 @_query("PF310", "the answer is mostly encoded as bytes")
 def _encoded_as_bytes(view: ProfileView) -> Iterator[Finding]:
-    """Report an answer that is mostly encoded as bytes. The finding is an info if less than half of it is."""
+    """Report an answer that is mostly encoded as bytes. The finding is an info if only a part of it is."""
     tokenizer, is_real = _tokenizer(view), view.study.has_real_docs
     scored = [one for one in chain.from_iterable(view.scored) if is_real or "«" not in one.continuation]  # its own mark
     shares = [_share_of_bytes(tokenizer, one) for one in scored]
@@ -275,8 +275,9 @@ def _space_before_choice(view: ProfileView) -> Iterator[Finding]:
 
     Why: after `Answer:`, a choice should begin with a space. After the generation prompt of a chat template, it should
     not: answers begin there without a space. If the target delimiter is a space as well, there are two spaces. In most
-    tokenizers, `A`, ` A` and two spaces with `A` have different tokens. The finding is an info if the tokenizer is a
-    built-in approximation. It is also an info for `output_type: loglikelihood`, where lm-eval adds no delimiter.
+    tokenizers, `A` has different tokens with no space, one space or two spaces before it. The finding is an info if the
+    tokenizer is a built-in approximation. It is also an info for `output_type: loglikelihood`, where lm-eval adds no
+    delimiter.
 
     Fix: remove the space at the start of the choices. If there is no chat template, `target_delimiter` still adds a
     space.

@@ -191,8 +191,8 @@ def normalised_texts(trials: Trials) -> Iterator[tuple[AnswerTrial, Mapping[str,
 def wrong_direction(study: Study) -> Iterator[Finding]:
     """Report `higher_is_better` with the wrong value for a well-known metric.
 
-    Why: the results table has an arrow for the better direction, which is then wrong. Tools that compare runs choose
-    the worse model.
+    Why: the arrow in the results table then points in the wrong direction. Tools that compare runs choose the worse
+    model.
 
     Fix: change `higher_is_better`, or leave it out for lm-eval's own metrics.
 
@@ -399,7 +399,7 @@ def pair_reversed(study: Study) -> Iterator[Finding]:
                 yield finding(message, f"{entry['metric']}: {pair!r}"[:80], ("metric_list", index))
 
 
-@query("PF615", "the name of a metric is that of a share, but the gold answer scores more than 1", task, scores=True)
+@query("PF615", "a metric that should be at most 1, such as acc, is higher for the gold answer", task, scores=True)
 def _share_above_one(study: Study) -> Iterator[Finding]:
     """Report code that returns a number of right parts, or points, as the accuracy of a doc."""
     trials = tried(study) if study.has_own_scorer and study.has_real_docs else None

@@ -153,7 +153,7 @@ def _announced_examples(page: Page) -> Iterator[Finding]:
 
     Fix: remove the sentence, or set `num_fewshot`.
 
-    Real: gPQA's own few-shot prompts, which lost their examples (idavidrein/gpqa #22).
+    Real: GPQA's own few-shot prompts, which lost their examples (idavidrein/gpqa #22).
     """
     text, labels = _constant_labels(page)
     found = _ANNOUNCED.search(text)

@@ -106,9 +106,7 @@ def literal_stop(study: Study) -> Iterator[Finding]:
         return
     for number, stop in enumerate(study.stop_texts):
         if is_literal(stop):
-            yield finding(
-                "a stop sequence has a backslash and a letter, not the escaped character", stop, (*UNTIL, number)
-            )
+            yield finding("a stop sequence contains an escape such as \\n as two characters", stop, (*UNTIL, number))
 
 
 @query("PF902", "a stop sequence has no effect, because it contains a shorter stop sequence", generating)

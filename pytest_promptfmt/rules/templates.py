@@ -66,7 +66,7 @@ def filter_after_braces(study: Study) -> Iterator[Finding]:
         found = _FILTER_OUTSIDE.search(template.source)
         if found is not None:
             message = "a filter after the closing braces is printed, and not applied"
-            yield finding(message, f"}}}}{found[0]}", template.keys, do="move it into the braces")
+            yield finding(message, f"}}}}{found[0]}", template.keys, do="move the filter into the braces")
 
 
 @also("PF246", severity=Severity.ERROR, fix=_WITH_DOUBLE_BRACES)

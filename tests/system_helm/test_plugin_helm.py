@@ -57,7 +57,7 @@ def test_a_file_as_data_providers_write_it_is_shown_checked_and_scored(project: 
         ("PF151", "temperature", "this plugin treats temperature as adapter_spec.temperature"),
         ("PF152", "adapter_spec", "remove comments"),
         ("PF153", "adapter_spec", "this plugin assumes generation"),
-        ("PF154", "max_train_instances", "5 instances for shots and 1 for a question are needed"),
+        ("PF154", "max_train_instances", "5 for shots and 1 for a question are needed"),
         ("PF155", "request_states", "move result out of request"),
         ("PF163", "reference_prefix", "'A. '"),
     ):

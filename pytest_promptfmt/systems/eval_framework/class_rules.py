@@ -90,7 +90,7 @@ def shot_without_cue(study: Study, found: TaskClass) -> Iterator[Finding]:
     Fix: let `_get_fewshot_target_text` return the cue (such as `Answer:`) and then the answer. If the question already
     ends with the cue, remove the cue from the question.
 
-    Real: Eval-framework's GSM8KBPB, which once printed `Answer:Answer:`.
+    Real: eval-framework's GSM8KBPB, which once printed `Answer:Answer:`.
     """
     for instance in study.demonstrated[:1]:
         cue = _cue(instance).strip()

@@ -128,7 +128,8 @@ def helm_splits(file: AdapterFile) -> Iterator[Finding]:
     """Report instances from which HELM would draw no shots, or too few.
 
     Why: HELM draws shots from the instances of the split `train`, and evaluates the instances of `valid` and `test`. If
-    no instance has a split, this plugin draws the shots from all instances, and evaluates the others.
+    all instances are in the same split, or in none, this plugin takes the shots from these instances, and evaluates the
+    rest.
 
     Fix: set `"split": "train"` for the shots, or lower max_train_instances.
 
@@ -156,7 +157,7 @@ def helm_splits(file: AdapterFile) -> Iterator[Finding]:
     elif count < wanted + 1:
         yield finding(
             "too few instances for max_train_instances",
-            f"{wanted} instances for shots and 1 for a question are needed, but there are {count} in all",
+            f"{wanted} for shots and 1 for a question are needed, but the file has {count}",
             _SHOTS,
             do="add instances, or lower max_train_instances",
         )
@@ -331,7 +332,7 @@ def helm_question_cut(study: Study) -> Iterator[Finding]:
 def helm_scored_tail(file: AdapterFile) -> Iterator[Finding]:
     r"""Report prefixes and suffixes that make HELM score other tokens than those of the reference.
 
-    Why: hELM's separate methods count the tokens of the reference with a space before it. They then score this number
+    Why: HELM's separate methods count the tokens of the reference with a space before it. They then score this number
     of tokens at the end of the prompt. These are the right tokens only if `output_prefix` ends with a space, and no
     text follows the answer.
 

@@ -54,8 +54,9 @@ def text_lost(trial: TemplateTrial) -> Iterator[Finding]:
 
     Why: The model never sees the text, which may be a system text, a question or a tool result. No error reports this.
     If an image is not in the prompt, the finding is an info, or a warning if the template supports images. If the
-    template calls `strip` with a word, it is a warning: `strip` removes single characters from both ends of a text, not
-    the word. If a tool result is under the name of another tool, it is an error: the name of its own tool is lost.
+    template calls `strip` with a word, the finding is a warning: `strip` removes single characters from both ends of a
+    text, not the word. If a tool result is under the name of another tool, the finding is an error: the right name is
+    lost.
 
     Fix: print the text in the template, or refuse the conversation with `raise_exception`.
 
@@ -283,7 +284,7 @@ def stray_text(trial: TemplateTrial) -> Iterator[Finding]:
     answer and its end token. It is also an info for a space at the start of the prompt, if the template has this space
     in quotes.
 
-    Fix: remove this text.
+    Fix: remove this text from the template.
 
     Real: axolotl's Falcon-H1 (quotation marks of a configuration file), vLLM's Baichuan (line breaks).
     """

