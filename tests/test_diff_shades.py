@@ -23,7 +23,7 @@ def result(*findings: tuple[str, str], clusters: tuple[dict[str, Any], ...] = ()
 
 
 def test_findings_are_compared_one_by_one_and_errors_apart_from_prompts() -> None:
-    changed = {"category": "changed", "title": "A became B", "members": [{"task": "arc"}]}
+    changed = {"category": "changed", "title": "A → B", "members": [{"task": "arc"}]}
     broken = {"category": "error", "title": "no such key", "members": [{"task": "arc"}]}
     before = result(("PF1", "arc"), ("PF2", "arc"), clusters=(broken,))
     after = result(("PF2", "arc"), ("PF2", "wic"), clusters=(changed,))
@@ -33,7 +33,7 @@ def test_findings_are_compared_one_by_one_and_errors_apart_from_prompts() -> Non
         "findings that disappear: 1",
         "  PF1 error: m  a.yaml arc",
         "prompts and answers: 1",
-        "  changed: A became B (arc)",
+        "  changed: A → B (arc)",
         "errors that disappear: 1",
         "  no such key  arc",
     ]

@@ -151,7 +151,7 @@ class _Battery(Subject):
         for one in expected:
             if one.pipeline not in (None, *names):
                 raise ScoringError(
-                    f"the completion {one.id!r} has the unknown pipeline {one.pipeline!r}; known: {', '.join(names)}",
+                    f"completion {one.id!r}: unknown filter pipeline {one.pipeline!r}; known: {', '.join(names)}",
                     position=self.task.position("filter_list"),
                     hint=did_you_mean(str(one.pipeline), names),
                 )

@@ -47,7 +47,7 @@ NONSENSE: Final = "⁂ zxqv ⁂"
 SECONDS_FOR_CODE: Final = 10.0
 """Seconds of processor time that scoring functions of a task have for one completion."""
 
-BACKTRACKS: Final = "look for a regular expression that backtracks too much"
+BACKTRACKS: Final = "simplify the regular expression: it probably backtracks too much"
 SLOW_PROBLEM: Final = "SLOW: "
 """The beginning of a problem of time."""
 
@@ -261,11 +261,11 @@ def _refuse_missing(task: Task, metrics: Sequence[TaskMetric]) -> None:
         if metric.function is not None:
             continue
         close = did_you_mean(metric.name, METRICS) if metric.name not in METRICS else None  # Hugging Face's namesake
-        message = f"lm-eval has no metric {metric.name!r}, and Hugging Face evaluate cannot load it here"
+        message = f"{metric.name!r} is not a metric of lm-eval, and the package evaluate cannot load it"
         if close:
             raise task.error(ScoringError, message, "metric_list", hint=close)
         refusal = task.error(UnavailableScoringError, message, "metric_list")
-        raise refusal.because("a metric of Hugging Face evaluate that is not available")
+        raise refusal.because("a metric of the package evaluate is not available")
 
 
 def _gold_text(question: Question) -> str:

@@ -187,7 +187,9 @@ def _of_line(line: bytes, number: int) -> Recorded | BadRecord:
 def _of_answer(entry: Mapping[str, Any], number: int) -> Recorded | BadRecord:
     """Read what a model of this plugin answered to one question."""
     if entry["kind"] != "generate" or not isinstance(entry.get("text"), str) or not _is_number(entry.get("doc")):
-        return BadRecord(number, "missing generated text or index of the doc; only completions can be replayed")
+        return BadRecord(
+            number, "the record has no generated text, or no number of the doc; such records cannot be replayed"
+        )
     return Recorded(
         number=number,
         doc_index=entry["doc"],
@@ -200,14 +202,14 @@ def _of_answer(entry: Mapping[str, Any], number: int) -> Recorded | BadRecord:
 def _of_plain(entry: Mapping[str, Any], number: int) -> Recorded | BadRecord:
     completion, doc = entry.get("completion"), entry.get("doc")
     if not isinstance(completion, str):
-        return BadRecord(number, "`completion` must be a text")
+        return BadRecord(number, "`completion` must be text")
     pipeline = entry.get("pipeline")
     if not isinstance(pipeline, str | None):
         return BadRecord(number, f"`pipeline` is {pipeline!r}, but must be the name of a filter pipeline")
     whole = doc if isinstance(doc, dict) else None
     index = entry.get("doc_id", 0 if doc is None else number - 1) if whole is not None or doc is None else doc
     if not _is_number(index):
-        return BadRecord(number, f"`doc` is {index!r}, but must be the index of a doc (from 0) or the doc itself")
+        return BadRecord(number, f"`doc` is {index!r}, but must be the number of a doc (from 0), or a whole doc")
     correct = entry.get("correct")
     if not isinstance(correct, int | float | None):
         return BadRecord(number, f"`correct` is {correct!r}, but must be true or false")
@@ -232,7 +234,10 @@ def _of_log_samples(entry: Mapping[str, Any], number: int) -> Recorded | BadReco
         metric = next(iter(entry.get("metrics") or ()), None)
         score = entry.get(metric) if metric is not None else None
     except (LookupError, TypeError, ValueError, OverflowError) as error:
-        return BadRecord(number, f"not a line of --log_samples for a generation task: {type(error).__name__} {error}")
+        return BadRecord(
+            number,
+            f"not a line of lm-eval's --log_samples for a generation task: {type(error).__name__} {error}",
+        )
     if not isinstance(completion, str):
         return BadRecord(number, "the first response is not text; only generation tasks can be replayed")
     pipeline = entry.get("filter")

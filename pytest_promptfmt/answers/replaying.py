@@ -115,7 +115,7 @@ class Replay:
         """Return one line: what the answers are now."""
         failed = self.results["failed"]
         parts = [", ".join(f"{self.results[name]:,} {name}" for name in get_args(Result)[:-1])]
-        parts += [f"{failed:,} filters or metrics failed"] if failed else []
+        parts += [f"{failed:,} failures of filters or metrics"] if failed else []
         parts += [f"{self.bad_count:,} records cannot be used"] if self.bad_count else []
         return "; ".join(parts)
 
@@ -228,7 +228,7 @@ class _Reader:
             made[place] = (
                 _Ready(record, doc, given)
                 if isinstance(given, Question)
-                else BadRecord(record.number, f"the task cannot use the doc of the record: {given}")
+                else BadRecord(record.number, f"the task fails with the doc of this record: {given}")
             )
         return made
 

@@ -147,7 +147,7 @@ app = typer.Typer(
     name="promptfmt",
     cls=_Group,
     help="Check, show and compare the prompts of language-model evaluations. Start with `promptfmt check`.",
-    epilog="Tests run with `pytest --promptfmt`. Exit code: 0 success, 1 refused or different, 2 usage error.",
+    epilog="Tests run with `pytest --promptfmt`. Exit code: 0 success, 1 problems or differences, 2 usage error.",
     no_args_is_help=True,
     **_STYLE,
 )

@@ -13,14 +13,14 @@ from pytest_promptfmt.cli.output import say
 from pytest_promptfmt.core.errors import display_path
 from pytest_promptfmt.inputs.store import FILE_NAME, remove_store
 from pytest_promptfmt.plugin.collected import decisions
-from pytest_promptfmt.results.wording import LINES, first_of
+from pytest_promptfmt.results.wording import LINES, counted, first_of
 
 
 def why(
     paths: Annotated[list[Path], typer.Argument(help="Task files or folders.", show_default=False)],
     no_code: NoCode = False,
 ) -> None:
-    """Print for each task file whether the next run tests it, and why."""
+    """Print whether the next run tests a task file again, and why."""
     _, found = decisions(paths, pytest_options(no_code=no_code))
     for path, decision in found.items():
         say(f"{display_path(path)}: {decision}")
@@ -28,17 +28,17 @@ def why(
 
 def cache(
     paths: Paths = None,
-    clear: Annotated[bool, typer.Option("--clear", help="Remove the cached outcomes of this project.")] = False,
+    clear: Annotated[bool, typer.Option("--clear", help="Remove the cached results of this project.")] = False,
     no_code: NoCode = False,
 ) -> None:
-    """Print where outcomes are cached, and for how many files.
+    """Print where test results are cached, and for how many files.
 
-    It also counts why the other files are tested again. `promptfmt why FILE` prints the reason for each file. No test
-    runs.
+    It also prints why the other files must be tested again, and how many files have each reason. `promptfmt why FILE`
+    prints the reason for one file. No test runs.
     """
     store, found = decisions(paths or [], pytest_options(no_code=no_code))
     if store is None:
-        say("nothing is cached: there is no cache folder outside the repository")
+        say("nothing is cached, because there is no cache folder outside the repository")
         return
     file = store / FILE_NAME
     size = file.stat().st_size if file.is_file() else 0
@@ -48,6 +48,10 @@ def cache(
         say("removed")
         return
     misses = Counter(decision.reason for decision in found.values() if decision.file is None)
-    say(f"{len(found) - misses.total():,} of {len(found):,} files are unchanged and shown from the cache")
-    for line in first_of([f"{number:,} run: {reason}" for reason, number in misses.most_common()], LINES):
+    say(
+        f"{len(found) - misses.total():,} of {len(found):,} files are unchanged: the next run uses their cached results"
+    )
+    for line in first_of(
+        [f"{counted(number, 'file')} will be tested: {reason}" for reason, number in misses.most_common()], LINES
+    ):
         say(line)

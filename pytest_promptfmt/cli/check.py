@@ -63,7 +63,11 @@ def check(
     ] = OutputFormat.TEXT,
     base: Annotated[
         str | None,
-        typer.Option("--base", metavar="REV", help="Also report tasks changed since REV without a new version."),
+        typer.Option(
+            "--base",
+            metavar="REV",
+            help="Also report tasks that changed since the git revision REV, but have no new version.",
+        ),
     ] = None,
     statistics: Annotated[bool, typer.Option("--statistics", help="Count the findings of each rule.")] = False,
     fix: Annotated[bool, typer.Option("--fix", help="First apply the fixes of `promptfmt fix --write`.")] = False,
@@ -73,20 +77,22 @@ def check(
     select: Select = None,
     allow_code: AllowCode = None,
     no_code: NoCode = False,
-    no_cache: Annotated[bool, typer.Option("--no-cache", help="Test unchanged files too, without the cache.")] = False,
+    no_cache: Annotated[
+        bool, typer.Option("--no-cache", help="Also test unchanged files, and do not use the cache.")
+    ] = False,
     verbose: Verbose = False,
 ) -> None:
     """Report mistakes in tasks and chat templates, and changed prompts.
 
-    It runs the tests of `pytest --promptfmt`, but tasks need no snapshots. Unchanged files are not tested again. Exit
-    code: 0 no errors, 1 errors or changed prompts, 2 usage error, 3 with --base: no errors, but some versions are
-    unknown.
+    It runs the same tests as `pytest --promptfmt`, but tasks need no snapshots. Unchanged files are not tested again.
+    Exit code: 0 no errors, 1 errors or changed prompts, 2 usage error. With --base, also 3: no errors, but for some
+    tasks it is unknown whether they changed.
     """
     if watch:
         _watch(paths or [])
     if fix:
         if output_format is not OutputFormat.TEXT:
-            raise SettingsError("--fix requires --output-format text", hint="run `promptfmt fix --write` first")
+            raise SettingsError("--fix works only with --output-format text", hint="run `promptfmt fix --write` first")
         from pytest_promptfmt.cli.fix import fix_files
 
         fix_files(paths or [], pytest_options(select=select, allow_code=allow_code, no_code=no_code), write=True)
@@ -95,7 +101,7 @@ def check(
     checked = checked_by_pytest(paths or [], options)
     if not checked.files and not paths and checked.template_folders:
         paths = [Path(os.path.relpath(folder)) for folder in sorted(checked.template_folders)]
-        note(f"there is no task file here; checking the chat templates in {', '.join(map(str, paths))}")
+        note(f"there are no task files; checking the chat templates in {', '.join(map(str, paths))}")
         checked = checked_by_pytest(paths, options)
     if checked.result.unmatched and not checked.files:
         raise SettingsError(checked.result.unmatched[0])
@@ -177,11 +183,11 @@ def _ending(checked: CheckSummary) -> str:
     counts = checked.result.counts
     parts = [f"{counted(checked.files, 'file')} checked"]
     if checked.unchanged:
-        parts.append(f"{checked.unchanged:,} unchanged since the last run")
+        parts.append(f"{checked.unchanged:,} unchanged and not tested again")
     if counts.get("skipped"):
-        parts.append(f"{counted(counts['skipped'], 'item')} not tested")
+        parts.append(f"{counted(counts['skipped'], 'test')} skipped")
     if checked.without_snapshots:
-        parts.append(f"{checked.without_snapshots:,} without snapshots: `promptfmt accept` writes them")
+        parts.append(f"{checked.without_snapshots:,} without snapshots; to write snapshots: `promptfmt accept`")
     is_partly_seen = counts.get("skipped") or any(group.severity != "info" for group in checked.result.findings)
     well = "nothing to check" if not checked.files else "no errors" if is_partly_seen else "all is well"
     return f"{well if checked.is_good else 'found problems'} ({', '.join(parts)})"

@@ -45,7 +45,8 @@ def compare(
     ],
     second: Annotated[Path, typer.Argument(metavar="B", help="The template, folder or run to compare with A.")],
     repository: Annotated[
-        Path | None, typer.Option("--repository", metavar="FOLDER", help="The folder of the tasks.", show_default=False)
+        Path | None,
+        typer.Option("--repository", metavar="FOLDER", help="The git repository with the tasks.", show_default=False),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -53,17 +54,19 @@ def compare(
 
     Exit code 1: they differ, or cannot be compared.
 
-    Templates are rendered with all built-in conversations. Each kind of change is printed once, then findings that are
-    new or gone, then texts with other tokens. Nothing is downloaded.
+    Templates are rendered with all built-in conversations. The output has each kind of change once, then findings that
+    are new or fixed, then texts whose tokens differ. Nothing is downloaded.
 
-    Runs are folders of lm-eval with --log_samples, or recordings. Their requests are compared byte for byte. With
+    A run is an output folder of lm-eval (with --log_samples) or a recording. Requests are compared byte for byte. With
     --repository, the output shows the line of a changed key, and the commits that changed it. --repository and --json
     are for runs only.
     """
     for path in (first, second):
         require_path(path)
         if path.suffix in (".yaml", ".yml"):
-            raise SettingsError(f"{path} is not a template or a run", hint="promptfmt diff compares prompts of tasks")
+            raise SettingsError(
+                f"{path} is not a template or a run", hint="to compare prompts of tasks, use promptfmt diff"
+            )
     if is_run(first) or is_run(second) or as_json or repository is not None:
         _compare_runs(first, second, repository, as_json=as_json)
         return
@@ -75,19 +78,21 @@ def compare(
 
 def outdated(
     path: Annotated[
-        Path | None, typer.Argument(help="A template or folder that was copied from the hub.", show_default=False)
+        Path | None, typer.Argument(help="A template or folder that you copied from the hub.", show_default=False)
     ] = None,
     origin: Annotated[
-        str | None, typer.Option("--origin", metavar="REPOSITORY[@COMMIT]", help="The hub repository of the original.")
+        str | None,
+        typer.Option("--origin", metavar="REPOSITORY[@COMMIT]", help="The hub repository from which PATH was copied."),
     ] = None,
     no_code: NoCode = False,
 ) -> None:
-    """Show what newer revisions on the Hugging Face hub change.
+    """Show how newer files on the Hugging Face Hub change prompts and tokens.
 
-    Prompts, tokens and tasks are compared. Exit code 1: some differ.
+    The tokenizers and templates that you use are compared with the newest ones. Exit code 1: some prompts or tokens
+    differ.
 
-    `promptfmt.lock` has the repository and commit of each tokenizer. `--origin` sets them for your own copy of a file
-    or folder. The newest files are downloaded into the cache. Your copies do not change.
+    `promptfmt.lock` has the repository and commit of each tokenizer. For a copy of a file or folder, give them with
+    `--origin`. The newest files are downloaded into the cache. Your copies do not change.
     """
     root = Path.cwd()
     locked = read_lock(root / FILE_NAME)
@@ -97,11 +102,14 @@ def outdated(
         origins = {_name(path, root): LockedOrigin(repository=repository, revision=revision, content=content_of(path))}
         each = list(followed(Locked({}, origins), root))
     elif path is not None or origin is not None:
-        raise SettingsError("give both a path and --origin", hint="promptfmt outdated models/mine --origin me/mine")
+        raise SettingsError(
+            "PATH and --origin must be used together",
+            hint="for example: promptfmt outdated models/mine --origin me/mine",
+        )
     else:
         each = list(followed(locked, root))
     if not each:
-        hint = "name a copied file: promptfmt outdated models/mine --origin owner/name"
+        hint = "name a copied file and its origin: promptfmt outdated models/mine --origin owner/name"
         raise SettingsError(f"{FILE_NAME} lists no tokenizer or template from the hub", hint=hint)
     options = pytest_options(no_code=no_code)
     found = [_newest(one, options) for one in each]
@@ -136,7 +144,10 @@ def _compare_runs(first: Path, second: Path, repository: Path | None, *, as_json
         for name, found in hashes.items():
             if found["checked"] or found["wrong"]:
                 wrong = f", not {found['wrong'][0]}" if found["wrong"] else ""
-                say(f"{name}: {found['reproduced']:,} of {found['checked']:,} recorded hashes reproduced{wrong}")
+                say(
+                    f"{name}: {found['reproduced']:,} of {found['checked']:,} recorded "
+                    f"hashes are the same when computed again{wrong}"
+                )
     if any(task.verdict != "same" for task in tasks) or any(found["wrong"] for found in hashes.values()):
         raise typer.Exit(1)
 
@@ -194,7 +205,7 @@ def _tasks(one: Followed, there: Path, options: Sequence[str]) -> list[str]:
     def use(found: Sequence[CollectedPrompts]) -> None:
         changed, seen = changed_tasks((each.seen for each in found), one, there)
         names = f": {listed(changed, NAMES)}" if changed else ""
-        lines.append(f"prompts or tokens of {len(changed):,} of {seen:,} tasks change{names}")
+        lines.append(f"{len(changed):,} of {seen:,} tasks get other prompts or tokens{names}")
 
     with_collected(use, [], options)
     return lines

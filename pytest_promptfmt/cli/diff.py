@@ -55,19 +55,20 @@ def diff(
         str | None,
         typer.Argument(
             metavar="REV",
-            help="A git revision. Default: HEAD if files are uncommitted, else the commit where this branch began.",
+            help="A git revision. Default: HEAD if files are uncommitted, else the commit where the branch began.",
             show_default=False,
         ),
     ] = None,
     new: Annotated[
-        str | None, typer.Argument(metavar="REV2", help="A second revision, or the work tree.", show_default=False)
+        str | None,
+        typer.Argument(metavar="REV2", help="A second revision. Default: the work tree.", show_default=False),
     ] = None,
     paths: Annotated[list[str] | None, repeatable("--path", "PATH", "Only tasks below this path.")] = None,
     task: Tasks = None,
     profile: Profiles = None,
-    findings: Annotated[bool, typer.Option("--findings", help="Report new findings too.")] = False,
+    findings: Annotated[bool, typer.Option("--findings", help="Also report new findings.")] = False,
     versions: Annotated[bool, typer.Option("--versions", help="Fail only if a task needs a new version.")] = False,
-    bump: Annotated[bool, typer.Option("--bump", help="Raise versions of changed tasks in the work tree.")] = False,
+    bump: Annotated[bool, typer.Option("--bump", help="Raise the versions of changed tasks in the work tree.")] = False,
     harness: Annotated[
         str | None,
         typer.Option("--harness", metavar="OLD..NEW", help="Compare two releases of lm-eval, as in 0.4.9..0.4.13."),
@@ -77,31 +78,32 @@ def diff(
         repeatable(
             "--lm-eval",
             "FOLDER",
-            "With --harness: a checkout or environment of a release, to compute scores.",
+            "With --harness: the folder of a checkout or environment with one of the releases, to compare scores.",
         ),
     ] = None,
     no_code: NoCode = False,
     jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Number of processes (needs pytest-xdist).")] = 1,
     markdown: Annotated[
-        Path | None, typer.Option("--markdown", metavar="FILE", help="Write Markdown for a pull request; - prints it.")
+        Path | None,
+        typer.Option("--markdown", metavar="FILE", help="Write Markdown for a pull request. Use - to print it."),
     ] = None,
     unknown: Annotated[
         UnknownTasks,
-        typer.Option("--unknown", help="Fail (3) or warn (0) if it is unknown whether a task changed."),
+        typer.Option("--unknown", help="If it is unknown whether a task changed: fail (exit code 3), or only warn."),
     ] = UnknownTasks.FAIL,
     html: Annotated[
-        Path | None, typer.Option("--html", metavar="FILE", help="Write an HTML page; - prints it.")
+        Path | None, typer.Option("--html", metavar="FILE", help="Write an HTML page. Use - to print it.")
     ] = None,
     as_json: AsJson = False,
-    in_browser: Annotated[bool, typer.Option("--open", help="Show an HTML page in the browser.")] = False,
+    in_browser: Annotated[bool, typer.Option("--open", help="Write an HTML page, and open it in the browser.")] = False,
     verbose: Verbose = False,
 ) -> None:
     """Show which prompts changed between two revisions.
 
-    Exit code: 0 no changes, 1 changes, 2 error, 3 no changes, but some tasks are unknown.
+    Exit code: 0 no changes, 1 changes, 2 error, 3 no changes, but some tasks may have changed.
 
     Both revisions are rendered in separate folders. Only --bump changes the work tree. Without REV2, REV is compared
-    with the work tree. With --harness, the work tree is rendered as two releases of lm-eval do.
+    with the work tree. With --harness, the work tree is rendered twice: as two releases of lm-eval would render it.
     """
     if harness is not None:
         if any((old, new, bump, versions, findings, markdown, html, in_browser)):
@@ -118,14 +120,15 @@ def diff(
     prints_data = as_json + sum(str(file) == "-" for file in (markdown, html))
     if prints_data > 1:
         raise SettingsError(
-            "give only one of --json, `--html -` and `--markdown -`: each prints", hint="write the others to files"
+            "use only one of --json, `--html -` and `--markdown -`, because each of them prints to the terminal",
+            hint="write the others to files, as in --html FILE",
         )
     for file in (markdown, html):
         if file is not None and not file.parent.is_dir():
             raise SettingsError(f"no such folder: {display_path(file.parent)}", hint=gate.missing_hint(file.parent))
     if bump and new is not None:
         raise SettingsError(
-            "--bump changes the work tree, so it needs one revision, not two", hint="leave out the second revision"
+            "--bump changes the work tree, so only one revision can be given", hint="leave out the second revision"
         )
     options = pytest_options(profiles=profile, no_code=no_code) + (["-p", "xdist", "-n", str(jobs)] if jobs > 1 else [])
     given = {"--path": paths, "--task": task, "--profile": profile}
@@ -210,9 +213,16 @@ class _Report:
         At most `most` tasks are named.
         """
         for keys, tasks in grouped(self.compared.other_docs.items(), lambda pair: pair[1]).items():
-            yield f"other docs, {counted(len(tasks), 'task')}: {listed([name for name, _ in tasks], most)}: {keys}", ()
+            yield (
+                f"the docs have another source now, {counted(len(tasks), 'task')}: "
+                f"{listed([name for name, _ in tasks], most)}: {keys}",
+                (),
+            )
         for reason, step, names in self.unknown:
-            yield f"unknown, {counted(len(names), 'task')}: {listed(names, most)}", (f"why: {reason}", f"do: {step}")
+            yield (
+                f"unknown whether prompts changed, {counted(len(names), 'task')}: {listed(names, most)}",
+                (f"why: {reason}", f"do: {step}"),
+            )
         if self.compared.pointers:
             yield _about_pointers(self.compared.pointers), ("do: git lfs fetch, then compare again",)
 
@@ -228,7 +238,7 @@ class _Report:
         if self.errors:
             changes.append(counted(len(self.errors), "new kind of finding", "new kinds of findings"))
         if self.compared.other_docs:
-            changes.append(f"{counted(len(self.compared.other_docs), 'task')} with different docs")
+            changes.append(f"{counted(len(self.compared.other_docs), 'task')} with docs from another source")
         if self.compared.unknown:
             changes.append(f"{counted(len(_names(self.compared.unknown)), 'task')} unknown")
         skipped = counts.get("skipped", 0) + counts.get("accepted", 0)
@@ -243,15 +253,15 @@ class _Report:
         """Yield commands that show more or settle a problem, as sentences of Markdown."""
         failing = [cluster.members[0].file for cluster in self.clusters if cluster.category == "error"]
         for file in dict.fromkeys(failing):
-            yield f"The file has a new error: `pytest --promptfmt {shlex.quote(file)}` shows it."
+            yield f"The file has a new error. To see the error: `pytest --promptfmt {shlex.quote(file)}`."
         for _, step, names in self.unknown:
-            yield f"{counted(len(names), 'task')} unknown: {step}."
+            yield f"For {counted(len(names), 'task')} it is unknown whether prompts changed: {step}."
         if self.compared.pointers:
             yield f"{_about_pointers(self.compared.pointers)}: `git lfs fetch`, then `{self.command}`."
         if any(each.is_error for each in self.compared.versions) and self.compared.new == WORK_TREE:
-            yield f"Versions were not raised: `{self.command} --bump` raises them."
+            yield f"Some changed tasks have no new version. To raise the versions: `{self.command} --bump`."
         if any(cluster.detail for cluster in self.clusters):
-            yield f"All differences in full: `{self.command} -v`."
+            yield f"To see all differences in full: `{self.command} -v`."
 
     def data(self) -> Mapping[str, Any]:
         """Return the result with what is unknown, the same, and the versions."""
@@ -277,7 +287,7 @@ class _Report:
             yield styled(title, "bold yellow")
             yield from (styled(f"  {line}") for line in details)
         if self.compared.same:
-            text = f"edited, but with unchanged prompts: {listed([*self.compared.same], most)}"
+            text = f"edited, but prompts are unchanged: {listed([*self.compared.same], most)}"
             yield styled(text, "dim")
         for name, note in self.compared.same.items() if verbose else ():
             yield styled(f"  {name}: {note}", "dim")
@@ -314,7 +324,7 @@ class _Report:
 
 def _about_pointers(names: Sequence[str]) -> str:
     number, shown = counted(len(names), "file"), listed(names, NAMES)
-    return f"{number} in Git LFS, of which this clone has only pointers, so only these were compared: {shown}"
+    return f"this clone has only the Git LFS pointers of {number}, so only the pointers were compared: {shown}"
 
 
 def _names(tasks: Iterable[Unknown]) -> list[str]:

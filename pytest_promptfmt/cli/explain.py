@@ -47,7 +47,9 @@ class SchemaKind(StrEnum):
 
 
 def explain(
-    code: Annotated[str | None, typer.Argument(help="A code or name of a rule.", show_default=False)] = None,
+    code: Annotated[
+        str | None, typer.Argument(help="The code or name of a rule, such as PF201.", show_default=False)
+    ] = None,
     rules: RuleFiles = None,
     as_json: AsJson = False,
 ) -> None:
@@ -79,7 +81,7 @@ def explain(
 def formats(
     names: Annotated[list[str] | None, typer.Argument(help="Show only these formats.", show_default=False)] = None,
     tasks: Annotated[
-        Path, typer.Option("--tasks", metavar="FOLDER", help="The folder of tasks that contains formats/*.yaml.")
+        Path, typer.Option("--tasks", metavar="FOLDER", help="A folder with your own formats in formats/*.yaml.")
     ] = Path(),
     as_json: AsJson = False,
 ) -> None:
@@ -107,13 +109,13 @@ def formats(
 
 
 def profiles(
-    folder: Annotated[Path, typer.Argument(help="The folder whose promptfmt.yaml is read.")] = Path(),
+    folder: Annotated[Path, typer.Argument(help="The folder with the promptfmt.yaml.")] = Path(),
     facts: Annotated[bool, typer.Option("--facts", help="Show what each chat template does.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """List the profiles: built in, and defined in promptfmt.yaml.
+    """List the profiles (chat templates with tokenizers): built-in and your own.
 
-    The settings are those of this folder and the folders above it.
+    Your own profiles are in promptfmt.yaml, in this folder or the folders above it.
     """
     require_path(folder, "folder")
     defined: dict[str, Profile] = {}
@@ -146,7 +148,9 @@ def profiles(
 
 
 def schema(
-    kind: Annotated[SchemaKind, typer.Argument(help="The schema of task files or promptfmt.yaml.")] = SchemaKind.TASK,
+    kind: Annotated[
+        SchemaKind, typer.Argument(help="Which schema: of task files, or of promptfmt.yaml.")
+    ] = SchemaKind.TASK,
 ) -> None:
     """Print the JSON Schema of task files or of promptfmt.yaml.
 

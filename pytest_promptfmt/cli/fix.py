@@ -55,10 +55,10 @@ def fix(
 ) -> None:
     """Fix the findings that have an automatic fix.
 
-    Without --write, only the difference is shown, and the exit code is 1 if there is one.
+    Without --write, no file is changed. The difference is shown, and the exit code is 1 if there is something to fix.
 
-    Each fix is tested on all tasks that include the file: the finding must be gone, no error or warning may be new, and
-    no other text of a prompt may change. Comments stay.
+    Each fix is tested on all tasks that include the file. The finding must be gone, there must be no new error or
+    warning, and the rest of each prompt must stay the same. Comments in the file are kept.
     """
     options = pytest_options(select=select, allow_code=allow_code, no_code=no_code)
     fixed = fix_files(paths or [], options, write=write)
@@ -87,18 +87,18 @@ def fix_files(paths: Sequence[Path], options: Sequence[str], *, write: bool) -> 
 
 def convert(
     file: Annotated[Path, typer.Argument(help="The task file.", show_default=False)],
-    to: Annotated[str | None, typer.Option("--to", metavar="mcq|cloze", help="Convert to this `template:`.")] = None,
+    to: Annotated[str | None, typer.Option("--to", metavar="mcq|cloze", help="Convert to this template.")] = None,
     format_name: Annotated[str | None, typer.Option("--format", metavar="NAME", help="Convert to this format.")] = None,
     write: Annotated[bool, typer.Option("--write", help="Change the file.")] = False,
     stdout: Annotated[bool, typer.Option("--stdout", help="Print the new file instead of the difference.")] = False,
     allow_code: Annotated[bool, typer.Option("--allow-code", help="Run the task's own Python functions.")] = False,
     no_code: NoCode = False,
 ) -> None:
-    """Convert the layout of a task file, and show the difference.
+    """Convert the prompt layout of a task file, and show the difference.
 
-    `--to` converts `template: mcq` to cloze, or cloze to mcq, or a hand-written doc_to_text to one of them. `--format`
-    converts a hand-written doc_to_text to `formats:`. A hand-written layout is converted only if every prompt and
-    request stays the same. Comments stay.
+    `--to` changes `template: mcq` to cloze, or the reverse. It can also replace a hand-written doc_to_text. `--format`
+    replaces a hand-written doc_to_text by a format. A hand-written doc_to_text is replaced only if every prompt and
+    request stays the same. Comments in the file are kept.
     """
     if (to is None) == (format_name is None):
         raise SettingsError("missing --to or --format", hint="add --to mcq, --to cloze or --format NAME")
@@ -143,14 +143,14 @@ def _print_fixes(fixed: Fixed, *, written: bool) -> None:
         _print_difference(file.before.decode(), file.after.decode(), name, "fixed")
         codes = Counter(finding.code for finding in file.findings)
         fixes = ", ".join(f"{code} ({count})" if count > 1 else code for code, count in sorted(codes.items()))
-        changes = f"changes prompts of {listed([*file.changed], NAMES)}" if file.changed else "no prompt changes"
+        changes = f"the prompts of {listed([*file.changed], NAMES)} change" if file.changed else "no prompt changes"
         note(f"{name}: {fixes}; {changes}")
     for finding, reason in fixed.refused:
         note(f"{finding.where}: {finding.code} is not fixed: {reason}")
     count = sum(len(file.findings) for file in fixed.files)
     total = f"{counted(count, 'finding')} in {counted(len(fixed.files), 'file')}"
     said = f"fixed {total}" if written else f"{total} can be fixed with --write"
-    note(said if count else "no finding has an automatic fix")
+    note(said if count else "there are no findings with an automatic fix")
 
 
 # -- conversions -------------------------------------------------------------------------------------------------------
@@ -159,13 +159,13 @@ def _print_fixes(fixed: Fixed, *, written: bool) -> None:
 def _only_task(path: Path, *, allow_code: bool) -> Task:
     """Return the task of a file that defines exactly one. Raises SourceError."""
     if path.is_dir():
-        raise SourceError("this is a folder; one file is converted at a time", position=Position(path))
+        raise SourceError("this is a folder, but only single files can be converted", position=Position(path))
     found = read_task_file(path) if path.exists() else None
     if found is not None and found.kind != "task":
         raise SourceError(
-            f"the {found.kind} {found.names[0]!r} has no layout to convert",
+            f"the {found.kind} {found.names[0]!r} has no prompt layout to convert",
             position=Position(path, 1),
-            hint="run promptfmt convert on the files of the group's tasks" if found.kind == "group" else None,
+            hint="run promptfmt convert with the file of each task of the group" if found.kind == "group" else None,
         )
     [task] = found.tasks if found is not None else load_tasks(path)  # which raises with the reason
     return bind_functions(task, trusted=lambda _file: True) if allow_code else task
@@ -176,7 +176,7 @@ def _text_of(path: Path) -> str:
         with raising(SourceError, "the file cannot be read", Position(path)):
             return gate.read_bytes(path).decode("utf-8")
     except UnicodeDecodeError as error:
-        raise SourceError("only UTF-8 files are converted", position=Position(path)) from error
+        raise SourceError("only UTF-8 files can be converted", position=Position(path)) from error
 
 
 def _conversion(
@@ -184,7 +184,9 @@ def _conversion(
 ) -> tuple[Conversion, Sequence[str]]:
     """Return what to write and remove, and notes: on which docs it was proved."""
     if to is not None and has_template(task):
-        return convert_template_key(task, to), ("the prompts change, because the template is of another kind now",)
+        return convert_template_key(task, to), (
+            "the prompts change, because mcq and cloze lay out prompts differently",
+        )
     if task.path is not None:
         task = replace(task, docs_folder=settings_around(task.path, options).docs_folder(task.path))
     with time_limit(PROOF_SECONDS, f"testing the conversion of {task.name}", task.position("doc_to_text")):
@@ -194,8 +196,12 @@ def _conversion(
         else:
             conversion = _to_template(task, to or "", docs)
     shots = f", with 0 and {PROOF_SHOTS} shots" if len(docs.fewshot) > PROOF_SHOTS else ""
-    proof = f"every prompt and request stays the same, tested with docs ({docs.origin}){shots}"
-    synthetic = () if docs.kind == "given" else ("  no real docs are available: these are made from the templates",)
+    proof = f"every prompt and request stays the same (tested with these docs: {docs.origin}{shots})"
+    synthetic = (
+        ()
+        if docs.kind == "given"
+        else ("  there are no real docs, so the test used docs that were made from the templates",)
+    )
     return conversion, (proof, *synthetic)
 
 
@@ -204,8 +210,8 @@ def _to_template(task: Task, kind: str, docs: TaskDocs) -> Conversion:
     try:
         return convert_layout_to_template(task, kind, docs)
     except FormatError as error:
-        error.hint = "the prompt would change, so nothing was converted"
-        error.hint += "; convert with --to mcq first, then with --to cloze" if kind == "cloze" else ""
+        error.hint = "nothing was converted, because the prompt would change"
+        error.hint += ". Try --to mcq first, and then --to cloze" if kind == "cloze" else ""
         raise
 
 
@@ -219,9 +225,12 @@ def _refuse_keys_elsewhere(path: Path, task: Task, conversion: Conversion) -> No
             continue
         if place.path != file.path:
             raise FormatError(
-                f"{key} is in this file, which {display_path(path)} includes",
+                f"{key} is in this file, which {display_path(path)} includes, so it cannot be converted",
                 position=place,
-                hint="a conversion would change all tasks with this include. First move the key into the task's file",
+                hint=(
+                    "move the key into the file of the task. A conversion here would "
+                    "change all tasks that include this file"
+                ),
             )
         if any(key == repeated.name for repeated in file.repeated):
             raise FormatError(f"{key} is written twice", position=place, hint="remove the earlier key")
@@ -233,5 +242,5 @@ def _replace(path: Path, text: str) -> None:
     """Write the file, that of a link in the repository at its place; raises SourceError."""
     with raising(SourceError, "the file cannot be written", Position(path)):
         if writing.leads_out(path, Path.cwd()):
-            raise gate.RefusedError("the path is a link to a file outside the repository", path)
+            raise gate.RefusedError("the path is a symbolic link to a file outside the repository", path)
         writing.write(path.resolve(), text)

@@ -46,24 +46,34 @@ ORIGIN: Final = ".docs.origin.json"
 
 
 def freeze(
-    file: Annotated[Path, typer.Argument(help="The task file, or a folder of them.", show_default=False)],
-    count: Annotated[int, typer.Option("--count", min=1, max=10_000, help="The number of docs to freeze.")] = 3,
+    file: Annotated[Path, typer.Argument(help="A task file, or a folder with task files.", show_default=False)],
+    count: Annotated[int, typer.Option("--count", min=1, max=10_000, help="The number of docs to save.")] = 3,
     rows: Annotated[str | None, typer.Option("--rows", metavar="N,N,…", help="Row numbers, from 0.")] = None,
     seed: Annotated[int | None, typer.Option("--seed", help="Draw random rows, with this seed.")] = None,
-    cover: Annotated[bool, typer.Option("--cover", help="Choose rows that run different lines of code.")] = False,
-    split: Annotated[str | None, typer.Option("--split", help="The split. Default: the evaluated one.")] = None,
-    shots: Annotated[bool, typer.Option("--shots", help="Also freeze rows of the split of few-shot examples.")] = False,
-    source: Annotated[Path | None, typer.Option("--from", metavar="FILE", help="JSON, JSONL, CSV, Parquet.")] = None,
+    cover: Annotated[
+        bool, typer.Option("--cover", help="Choose rows so that many lines of the task's code run.")
+    ] = False,
+    split: Annotated[
+        str | None,
+        typer.Option("--split", help="The split of the dataset. Default: the split that the task evaluates."),
+    ] = None,
+    shots: Annotated[bool, typer.Option("--shots", help="Also save rows of the split with few-shot examples.")] = False,
+    source: Annotated[
+        Path | None,
+        typer.Option("--from", metavar="FILE", help="Take the rows from this JSON, JSONL, CSV or Parquet file."),
+    ] = None,
     revision: Annotated[str | None, typer.Option("--revision", help="Revision of the dataset on the hub.")] = None,
     redact: Annotated[list[str] | None, repeatable("--redact", "RULE", "column=TEXT or column~PATTERN=TEXT.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace existing docs.")] = False,
-    stdout: Annotated[bool, typer.Option("--stdout", help="Print the docs, write nothing.")] = False,
-    check: Annotated[bool, typer.Option("--check", help="Only list frozen docs whose columns are outdated.")] = False,
+    stdout: Annotated[bool, typer.Option("--stdout", help="Print the docs. Write no file.")] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Only list saved docs whose columns differ from the dataset.")
+    ] = False,
     no_code: NoCode = False,
 ) -> None:
-    """Save a few docs of a task's dataset next to its file.
+    """Save a few docs (rows of the dataset) next to a task file.
 
-    A second file has the revision, licence and row numbers. With the setting docs_dir, both are written to that folder.
+    A second file has the revision, licence and row numbers. The setting docs_dir names another folder for both files.
 
     A dataset of the Hugging Face hub is downloaded: check its licence before you commit the docs. For a folder, docs
     are saved for each task that has none. If tasks fail, they are listed, and the exit code is 1.
@@ -71,11 +81,11 @@ def freeze(
     require_path(file)
     tasks = load_tasks(file)
     if not file.is_dir() and len(tasks) != 1:
-        hint = "put each task that you want to freeze into a separate file"
-        message = f"the file defines {counted(len(tasks), 'task')}, but only a file with exactly one can be frozen"
+        hint = "put the task into a separate file"
+        message = f"the file defines {counted(len(tasks), 'task')}, but docs can only be saved for a file with one task"
         raise SourceError(message, position=Position(file), hint=hint)
     if file.is_dir() and (source is not None or rows is not None or stdout):
-        raise SettingsError("--from, --rows and --stdout need the file of one task, not a folder")
+        raise SettingsError("--from, --rows and --stdout need the file of a task, not a folder")
     if shots and (split is not None or source is not None or rows is not None or stdout):
         raise SettingsError("--shots cannot be combined with --split, --from, --rows or --stdout")
     if cover and (rows is not None or seed is not None):
@@ -102,7 +112,7 @@ def freeze(
         if check and not origin.exists():
             continue
         if not check and (target.exists() and not force):
-            say(f"{display_path(target)} exists already and is kept")
+            say(f"{display_path(target)} already exists, and was not changed")
             continue
         note(f"{number:,} of {len(jobs):,}: {task.name}")
         try:
@@ -146,8 +156,11 @@ class _Asked:
         first = [docs[number] for number in range(min(len(docs), LOOKED_AT))]
         found = covering_rows(task, first, self.rows.count, trusted=self.settings.trusts)
         count = counted(len(found.failed), "row")
-        failed = f"; code fails on {count}, first on row {found.failed[0]}" if found.failed else ""
-        taken = f"{len(found.rows)} of {len(first):,} rows run {found.taken:,} of {found.steps:,} steps of code"
+        failed = f"; the code fails for {count}, such as row {found.failed[0]}" if found.failed else ""
+        taken = (
+            f"{len(found.rows)} rows (of the first {len(first):,}) run {found.taken:,} "
+            f"of {found.steps:,} branches and lines of the code"
+        )
         note(f"{task.name}: {taken}{failed}")
         return found.rows
 
@@ -164,7 +177,7 @@ class _Asked:
 def _freeze_one(task: Task, asked: _Asked, *, force: bool, stdout: bool) -> None:
     target, note_file = asked.places(task)
     if target.exists() and not (force or stdout):
-        raise SettingsError(f"{display_path(target)} exists already", hint="--force replaces the docs")
+        raise SettingsError(f"{display_path(target)} exists already", hint="to replace the docs, use --force")
     rows = asked.rows_of(task)
     found = frozen_docs(task, split=asked.split, rows=rows, file=asked.source, revision=asked.revision)
     lines = as_lines(redacted(found.docs, asked.rules))
@@ -191,12 +204,12 @@ def _check_one(task: Task, asked: _Asked, target: Path, origin: Path) -> bool:
     """
     known = json.loads(gate.read_text(origin))
     if asked.source is None and "file" in known:
-        raise DocsError(f"the docs were frozen from {known['file']}", hint="give that file with --from")
+        raise DocsError(f"the docs were saved from the file {known['file']}", hint="name that file with --from")
     now = frozen_docs(task, split=asked.split, rows=Rows(count=1), file=asked.source, revision=asked.revision)
     before, after = ({name for doc in docs for name in doc} for docs in (read_data_file(target), now.docs))
     if before != after:
         gone, new = (", ".join(sorted(names)) or "none" for names in (before - after, after - before))
-        say(f"{display_path(target)}: columns that the dataset lost: {gone}; new columns: {new}")
+        say(f"{display_path(target)}: the columns of the dataset changed; removed: {gone}; new: {new}")
     return before == after
 
 

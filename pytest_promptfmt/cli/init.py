@@ -62,7 +62,7 @@ class RepositoryKind(enum.StrEnum):
 
 
 _ABOUT: Final = {
-    RepositoryKind.BENCHMARKS: "own benchmarks: every task gets snapshots",
+    RepositoryKind.BENCHMARKS: "your own benchmarks: every task gets snapshots",
     RepositoryKind.FORK: "a fork of a harness: a baseline, and snapshots for the tasks that you adopt",
     RepositoryKind.MODEL: "a model with a chat template in the top folder",
     RepositoryKind.TRAINING: "a training repository: a baseline, and snapshots for chat templates in folders",
@@ -72,41 +72,42 @@ _ABOUT: Final = {
 def init(
     folder: Annotated[Path, typer.Argument(help="The top folder of the repository.")] = Path(),
     kind: Annotated[
-        RepositoryKind | None, typer.Option("--kind", help="The kind of repository. Default: asked or guessed.")
+        RepositoryKind | None,
+        typer.Option("--kind", help="The kind of repository. Default: ask in a terminal, otherwise guess."),
     ] = None,
     example: Annotated[
         bool | None,
-        typer.Option("--example/--no-example", help="Write an example task. Default: only if there is no task."),
+        typer.Option("--example/--no-example", help="Write an example task. Default: if there is no task."),
     ] = None,
     workflow: Annotated[bool, typer.Option("--workflow/--no-workflow", help="Write a workflow for GitHub.")] = True,
     action: Annotated[
         str | None,
-        typer.Option("--action", metavar="OWNER/NAME@COMMIT", help="The GitHub action that the workflow uses."),
+        typer.Option("--action", metavar="OWNER/NAME@COMMIT", help="The GitHub action for the workflow."),
     ] = None,
     baseline: Annotated[
         bool | None,
         typer.Option(
             "--baseline/--no-baseline",
-            help="Accept all current findings. Default in a fork and a training repository.",
+            help="Write a baseline, which accepts all current findings. Default: in a fork or a training repository.",
         ),
     ] = None,
     style: Annotated[
         bool | None,
         typer.Option(
-            "--style/--no-style", help="Report findings about style. Default: asked if the baseline has some."
+            "--style/--no-style", help="Report findings about style. Default: ask if the baseline has such findings."
         ),
     ] = None,
     editor: Annotated[bool, typer.Option("--editor", help="Write schemas and a problem matcher for VS Code.")] = False,
     no_code: NoCode = False,
 ) -> None:
-    """Write settings, a workflow for GitHub and, if needed, an example.
+    """Set up a repository: write settings, a GitHub workflow and an example task.
 
     It also adds lines to .gitattributes and .gitignore. Nothing is overwritten.
     """
     require_path(folder, "folder")
     if action is not None and not _PINNED.fullmatch(action):
-        hint = "write OWNER/NAME@COMMIT; `git ls-remote` prints commit ids"
-        raise SettingsError(f"--action {action!r} has no full commit id", hint=hint)
+        hint = "write OWNER/NAME@COMMIT. To see commit ids, use `git ls-remote`"
+        raise SettingsError(f"--action {action!r} has no full commit id (40 hex digits)", hint=hint)
     options = pytest_options(no_code=no_code)
     with gate.limited_to([folder]):
         tasks = list(_files(folder, ("*.yaml",), lambda path: looks_like_task(gate.read_bytes(path))))
@@ -151,19 +152,25 @@ def init(
             if earlier is None:
                 _add_line(folder / "promptfmt.yaml", line)
             else:
-                say(f"to ignore findings about style, add to {display_path(earlier)}: {line}")
+                say(f"to ignore findings about style, add this line to {display_path(earlier)}: {line}")
         if workflow:
             _write(folder / _WORKFLOW, _workflow(action, _packages(tasks), arguments))
         if workflow and action is None:
-            say(f"the workflow uses the package index; to comment on pull requests, add --action {_address()}@COMMIT")
+            say(
+                "the workflow installs pytest-promptfmt from PyPI. For comments on pull "
+                f"requests, run init with --action {_address()}@COMMIT"
+            )
         if file is not None and not is_named:
-            say(f"to use it without an option, add to {display_path(file)}: baseline: {_BASELINE}")
+            say(f"to use the baseline without an option, add this line to {display_path(file)}: baseline: {_BASELINE}")
         _offer(folder)
         tests = " ".join(["pytest --promptfmt", *arguments])
         if chosen is RepositoryKind.FORK:
-            say(f"next: commit this. To adopt tasks: {tests} PATH --snapshot-update, then commit __prompts__")
+            say(
+                f"next: commit these files. To write snapshots for some tasks: {tests} "
+                "PATH --snapshot-update, then commit __prompts__"
+            )
         else:
-            say(f"next: {tests} --snapshot-update, then review the files in __prompts__ and commit them")
+            say(f"next: run {tests} --snapshot-update, then review and commit the files in __prompts__")
 
 
 def _asked(guess: RepositoryKind) -> RepositoryKind:
@@ -172,7 +179,7 @@ def _asked(guess: RepositoryKind) -> RepositoryKind:
         return guess
     for kind in RepositoryKind:
         typer.echo(f"  {kind}: {_ABOUT[kind]}")
-    while (answer := typer.prompt("What is this repository", default=str(guess))) not in list(_ABOUT):
+    while (answer := typer.prompt("What kind of repository is this", default=str(guess))) not in list(_ABOUT):
         typer.echo(f"Choose one of {', '.join(_ABOUT)}.")
     return RepositoryKind(answer)
 
@@ -301,7 +308,7 @@ def _files(folder: Path, globs: Iterable[str], is_wanted: Callable[[Path], bool]
 
 def _write(path: Path, text: str) -> None:
     if path.exists():
-        say(f"{display_path(path)} exists already and stays as it is")
+        say(f"{display_path(path)} already exists, and was not changed")
         return
     write_file(path, text)
     say(f"{display_path(path)} written")
@@ -336,11 +343,11 @@ def _write_baseline(folder: Path, options: Sequence[str]) -> list[str]:
             done = subprocess.run([*command, *needed], cwd=folder, stdout=sys.stderr.fileno(), env=isolated(os.environ))
         if needed or (done.returncode != 4 and (folder / _BASELINE).exists()):
             break
-        note("trying again without conftest.py")
+        note("the run failed; trying again without conftest.py")
         needed = ["--noconftest"]
     file = folder / _BASELINE
     if done.returncode not in (0, 1, 5) or not file.exists():
-        raise SettingsError("no baseline was written: the run ended early (see above)")
+        raise SettingsError("no baseline was written, because the run ended early (see above)")
     entries = read_entries(file)
     effects = f": {counted_by_effect(entries)}" if entries else ""
     say(f"{display_path(file)} written, {counted(len(entries), 'entry', 'entries')}{effects}")
@@ -356,11 +363,11 @@ def _ignored_style(baseline: Path | None, is_reported: bool | None) -> Sequence[
     others = [entry for entry in entries if entry.code not in STYLE]
     found = counted(len(entries) - len(others), "entry", "entries")
     if is_reported is None:
-        question = f"Report findings about style, too ({found} of the baseline)"
+        question = f"Also report findings about style ({found} in the baseline)"
         is_reported = len(others) == len(entries) or not _is_terminal() or typer.confirm(question, default=True)
     if not is_reported and baseline is not None:
         write_baseline(others, baseline)
-        say(f"{display_path(baseline)}: {found} about style removed")
+        say(f"{found} about style removed from {display_path(baseline)}")
     return () if is_reported else STYLE
 
 
@@ -378,4 +385,4 @@ def _offer(folder: Path) -> None:
         _write(folder / "pytest.ini", "[pytest]\npromptfmt = true\n")
         return
     where = display_path(files[0]) if files else "pytest.ini, below [pytest]"
-    say(f"to run prompt tests with plain pytest and in editors, add to {where}: promptfmt = true")
+    say(f"to run prompt tests with plain `pytest` and in editors, add this line to {where}: promptfmt = true")

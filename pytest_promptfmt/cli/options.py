@@ -30,12 +30,17 @@ def _forbid_code(no_code: bool) -> bool:
 
 
 Paths = Annotated[
-    list[Path] | None, typer.Argument(help="Files or folders. Default: as for pytest.", show_default=False)
+    list[Path] | None,
+    typer.Argument(help="Files or folders. Default: the setting `paths`, or the current folder.", show_default=False),
 ]
-Tasks = Annotated[list[str] | None, repeatable("--task", "GLOB", "Only these tasks, as `--promptfmt-task`.")]
-Profiles = Annotated[list[str] | None, repeatable("--profile", "NAME", "Only this profile, as `--promptfmt-profile`.")]
-Select = Annotated[list[str] | None, repeatable("--select", "CODES", "Only these rules, as `--promptfmt-select`.")]
-AllowCode = Annotated[list[Path] | None, repeatable("--allow-code", "PATH", "Let Python code below PATH run.")]
+Tasks = Annotated[list[str] | None, repeatable("--task", "GLOB", "Only tasks with a matching name, such as 'arc_*'.")]
+Profiles = Annotated[
+    list[str] | None, repeatable("--profile", "NAME", "Render only for this profile, such as chat-chatml.")
+]
+Select = Annotated[
+    list[str] | None, repeatable("--select", "CODES", "Run only these rules, such as PF2 or PF101,PF203.")
+]
+AllowCode = Annotated[list[Path] | None, repeatable("--allow-code", "PATH", "Allow Python code below PATH to run.")]
 NoCode = Annotated[
     bool, typer.Option("--no-code", help="Run no Python code of tasks, and no conftest.py.", callback=_forbid_code)
 ]

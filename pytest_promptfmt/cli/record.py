@@ -39,21 +39,21 @@ def record(
     profile: Profiles = None,
     no_code: NoCode = False,
 ) -> None:
-    """Record the prompts of a server, or how its parser reads answers.
+    """Record the prompts that a server renders, or how it parses answers.
 
     With --engine, a server renders each chat template with all built-in conversations, and the messages of your tasks.
-    Name the recording as `engine` of a profile or in `template_engines`: later runs compare with it, without the
-    server. No model runs.
+    To use the recording, set it as `engine` of a profile, or in `template_engines`. Later runs compare their prompts
+    with it, and need no server. No model runs.
 
-    With --parser, an installed vLLM or SGLang reads the answers that each chat template writes. Later runs use the
+    With --parser, an installed vLLM or SGLang parses the answers that each chat template writes. Later runs use the
     recording `NAME.answers.jsonl` next to the template.
     """
     if bool(engine) == bool(parser):
         hint = "--engine llama.cpp:URL, --engine vllm:URL, --parser vllm/NAME or --parser sglang/NAME"
-        raise SettingsError("one of --engine and --parser is required", hint=hint)
+        raise SettingsError("use either --engine or --parser", hint=hint)
     system = system_with(RecordsRenderings)
     if to.suffix != RECORDED:
-        raise SettingsError(f"the name of a recording ends with {RECORDED}, not {to.suffix or to}")
+        raise SettingsError(f"the name of a recording must end with {RECORDED}, not {to.suffix or to}")
     is_new = not parser and not gate.is_there(to)
     summaries: list[str] = []
 

@@ -37,9 +37,9 @@ from pytest_promptfmt.snapshots.document import Document, read_document
 from pytest_promptfmt.snapshots.expected import is_snapshot_location
 
 _KEYS: Final = "[a] accept  [r] reject  [s] skip  [q] quit"
-_KEYS_OF_MANY: Final = f"{_KEYS}   capital letter: this and {{same:,}} more with the same change"
-_HINT: Final = "not a terminal: use --list, or --accept GLOB to accept without asking"
-_GLOBS: Final = typer.Argument(metavar="GLOB", help="Only these tasks or files; by default all.", show_default=False)
+_KEYS_OF_MANY: Final = f"{_KEYS}   capital letter: do the same for {{same:,}} more snapshots with this change"
+_HINT: Final = "this is not a terminal, so no questions can be asked: use --list or --accept GLOB"
+_GLOBS: Final = typer.Argument(metavar="GLOB", help="Only these tasks or files. Default: all.", show_default=False)
 
 _Pending = TypeVar("_Pending", "Edit", "Problem")
 
@@ -49,21 +49,21 @@ def review(
         list[str] | None,
         typer.Argument(
             metavar="PENDING|PATH",
-            help="A file of pending snapshots, or files and folders to test now.",
+            help="A file of pending snapshots from an earlier run, or files and folders to test now.",
             show_default=False,
         ),
     ] = None,
     accept: Annotated[
         list[str] | None, repeatable("--accept", "GLOB", "Accept these tasks or files without asking.")
     ] = None,
-    as_list: Annotated[bool, typer.Option("--list", help="List the pending snapshots, and change nothing.")] = False,
+    as_list: Annotated[bool, typer.Option("--list", help="List the pending snapshots. Nothing is changed.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Like --list, as JSON.")] = False,
     no_code: NoCode = False,
 ) -> None:
-    """Walk through failing snapshots: accept, reject or skip each.
+    """Review new and changed snapshots one by one: accept, reject or skip.
 
-    Without a file of pending snapshots, the tests run first. Accepted snapshots are written, or deleted if they are
-    obsolete. Rejected snapshots stay, and are listed at the end. Skipped snapshots wait for the next review. Only
+    Without a file of pending snapshots, the tests run first. Accepted snapshots are written, or deleted if their
+    task is gone. Rejected snapshots stay, and are listed at the end. Skipped snapshots wait for the next review. Only
     snapshots and promptfmt.lock are changed. Exit code: 0 all were accepted, 1 some were not.
     """
     top = writing.top_of(Path.cwd())
@@ -102,11 +102,11 @@ def review(
 
 
 def accept(globs: Annotated[list[str] | None, _GLOBS] = None, no_code: NoCode = False) -> None:
-    """Write the snapshots that the last run found new or changed.
+    """Write all snapshots that were new or changed in the last run.
 
-    Obsolete snapshots are deleted, and promptfmt.lock is updated. Only the affected task files are rendered again. A
-    snapshot that changed again since the last run is not accepted. Exit code: 0 all were accepted, 1 some were not, 2
-    there was no earlier run.
+    Snapshots without a task are deleted, and promptfmt.lock is updated. Only the affected task files are rendered
+    again. A snapshot that changed again since the last run is not accepted. Exit code: 0 all were accepted, 1 some were
+    not, 2 there was no earlier run.
     """
     run, chosen = _last_run(globs or ())
     options = [*run.options, *pytest_options(no_code=no_code)]
@@ -117,7 +117,7 @@ def accept(globs: Annotated[list[str] | None, _GLOBS] = None, no_code: NoCode = 
         edit = found.get(_identity(problem, run.folder))
         if edit is None:
             name = f"{problem.task} [{problem.profile}]" if problem.profile else display_path(problem.path)
-            note(f"{name} has changed since the last run. Run the tests again")
+            note(f"{name} changed after the last run. Run the tests again")
         elif _accept(edit):
             settled.append(problem)
             if problem.category == "renamed":  # the same prompts are in a snapshot that no task defines
@@ -133,9 +133,10 @@ def accept(globs: Annotated[list[str] | None, _GLOBS] = None, no_code: NoCode = 
 
 
 def reject(globs: Annotated[list[str] | None, _GLOBS] = None) -> None:
-    """Keep the snapshots, and list the causes to fix.
+    """Keep the snapshots as they are, and list what to fix in the tasks.
 
-    The list is that of the last run, by cause. Nothing is rendered. Exit code: 0, or 2 without an earlier run.
+    The list has the problems of the last run, grouped by cause. No test runs. Exit code: 0, or 2 without an earlier
+    run.
     """
     run, chosen = _last_run(globs or ())
     for line in _rejected_lines(chosen):
@@ -199,11 +200,16 @@ def _last_run(globs: Sequence[str]) -> tuple[LastRun, list[Problem]]:
     """Return the last run around the working directory, and its problems that the globs match, all without any."""
     run = last_run_around(Path.cwd())
     if run is None:
-        hint = "run `pytest --promptfmt` or `promptfmt check` first, or `promptfmt review`, which runs the tests itself"
+        hint = (
+            "first run `pytest --promptfmt` or `promptfmt check`. Or use `promptfmt review`: it runs the tests itself"
+        )
         raise SettingsError("no earlier run was found in this folder or its parents", hint=hint)
     if not run.problems:
         _require_tasks(globs, run)
-        note("nothing to accept or reject: the last run found no changes. After a change, run the tests again")
+        note(
+            "nothing to accept or reject: in the last run, no snapshots were new or "
+            "changed. After a change, run the tests again"
+        )
         return run, []
     return run, _chosen(run.problems, globs, of=" of the last run") if globs else list(run.problems)
 

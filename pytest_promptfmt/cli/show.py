@@ -52,25 +52,31 @@ _NAMED: Final = re.compile(rb"""^(?:task|group): *["']?([\w.-]{1,200})["']? *$""
 
 def show(
     task: Annotated[
-        str, typer.Argument(help="A task, `task@format`, a glob of either, or a file.", show_default=False)
+        str,
+        typer.Argument(
+            help="The name of a task, or `task@format`, or a glob for such names, or a file.", show_default=False
+        ),
     ],
     paths: Annotated[
-        list[Path] | None, typer.Argument(help="Files or folders to search. Default: as pytest.", show_default=False)
+        list[Path] | None,
+        typer.Argument(
+            help="Files or folders to search. Default: the setting `paths`, or the current folder.", show_default=False
+        ),
     ] = None,
     profile: Profiles = None,
     format_name: Annotated[
-        str | None, typer.Option("--format", metavar="NAME", help="The format of tasks that name none.")
+        str | None, typer.Option("--format", metavar="NAME", help="The format for tasks that set no format.")
     ] = None,
-    doc: Annotated[int | None, typer.Option("--doc", min=1, help="Only this doc, counted from 1.")] = None,
+    doc: Annotated[int | None, typer.Option("--doc", min=1, help="Show only this doc. The first doc is 1.")] = None,
     spaces: Annotated[bool, typer.Option("--spaces/--no-spaces", help="Show spaces as dots.")] = True,
     tokens: Annotated[bool, typer.Option("--tokens", help="Mark where each token ends.")] = False,
     ids: Annotated[bool, typer.Option("--ids", help="Show token ids too.")] = False,
-    answers: Annotated[bool, typer.Option("--answers", help="Show the requested forms of the answer.")] = False,
+    answers: Annotated[bool, typer.Option("--answers", help="Show which form of answer each prompt requests.")] = False,
     allow_code: AllowCode = None,
     no_code: NoCode = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show the prompts of a task, coloured by origin, with findings."""
+    """Show the prompts of a task, with findings. Colours show where text comes from."""
     chosen = paths or []
     if Path(task).is_file() or (os.sep in task and Path(task).is_dir()):  # a task may have the name of a folder
         task, chosen = "*", [Path(task), *chosen]
@@ -111,7 +117,7 @@ def _asked_lines(study: Study) -> Iterator[Text]:
         labels = f": {', '.join(form.labels)}" if form.labels else ""
         yield styled(f"requests {_FORMS[form.form]}{labels}{example}, by {form.said.strip()!r}")
     if not study.contract.forms:
-        yield styled("the prompt requests no form of the answer that promptfmt recognizes")
+        yield styled("promptfmt recognizes no form of answer that the prompt requests")
 
 
 @dataclass(kw_only=True, slots=True)
@@ -194,12 +200,16 @@ def unknown_task(task: str, names: Collection[str], files: Sequence[Path] = ()) 
             with suppress(PromptfmtError):
                 named += [each for known in load_tasks(file) if known.name == name for each in declared_formats(known)]
         known = known_formats()
-        use = f"use `promptfmt show {name} --format {wanted}`" if wanted in known else "`promptfmt formats` lists all"
+        use = (
+            f"to show this format anyway: `promptfmt show {name} --format {wanted}`"
+            if wanted in known
+            else "`promptfmt formats` lists all formats"
+        )
         lists = f"its formats are {', '.join(named)}" if named else use
         hint = did_you_mean(wanted, named or (known if wanted not in known else ()))
         return SettingsError(f"task {name!r} has no format {wanted!r}", hint=hint or lists)
-    here = f"the tasks here are {', '.join(sorted(names))}" if 0 < len(names) <= NAMES else ""
-    hint = did_you_mean(name, names) or here or "name the files or folders to search, or a glob"
+    here = f"the tasks are {', '.join(sorted(names))}" if 0 < len(names) <= NAMES else ""
+    hint = did_you_mean(name, names) or here or "name other files or folders to search, or use a glob"
     return SettingsError(f"no task matches {task!r}", hint=hint)
 
 

@@ -32,12 +32,14 @@ from pytest_promptfmt.tasks import installed_harness, package_in, use_package
 
 
 def _folder(harness: str) -> Any:
-    return typer.Option(f"--{harness.lower()}", metavar="FOLDER", help=f"A checkout or environment with {harness}.")
+    return typer.Option(
+        f"--{harness.lower()}", metavar="FOLDER", help=f"The folder of a checkout or environment with {harness}."
+    )
 
 
 def verify(
     paths: Paths = None,
-    sample: Annotated[int | None, typer.Option("--sample", metavar="N", min=1, help="Only N tasks.")] = None,
+    sample: Annotated[int | None, typer.Option("--sample", metavar="N", min=1, help="Compare only N tasks.")] = None,
     lm_eval: Annotated[Path | None, _folder("lm-eval")] = None,
     eval_framework: Annotated[Path | None, _folder("eval-framework")] = None,
     helm: Annotated[Path | None, _folder("HELM")] = None,
@@ -48,9 +50,9 @@ def verify(
     as_json: AsJson = False,
     verbose: Verbose = False,
 ) -> None:
-    """Compare prompts and requests with those of the installed harness.
+    """Compare prompts and requests with those that the installed harness makes.
 
-    Each harness makes the requests of its own tasks, with the docs of your tests. Requests must be equal byte for byte.
+    The harness uses the same docs as your tests. Its requests must be equal to those of promptfmt, byte for byte.
     Exit code: 0 all are equal, 1 some differ, 2 usage error, 3 none could be compared.
     """
     asked = [each for each in known_systems().values() if isinstance(each, AsksHarness)]
@@ -61,7 +63,7 @@ def verify(
             _use(folder, system.packages)
     titles = {each.name: title for each in asked if (title := _title(each))}
     if not titles:
-        hint = f"install one of {', '.join(folders)}, or name a checkout, as with --lm-eval"
+        hint = f"install one of {', '.join(folders)}, or name the folder of a checkout, such as --lm-eval FOLDER"
         raise SettingsError("neither lm-eval, eval-framework nor HELM is installed", hint=hint)
     release = titles.get("lm-eval", "").partition(" ")[2]
     options = pytest_options(tasks=task, profiles=profile, allow_code=allow_code, no_code=no_code)
@@ -113,7 +115,7 @@ def diff_releases(
     except ValueError:
         known = []
     if not known or not all(known):
-        hint = "releases from 0.4.3 to 0.4.13 are known" if known else "two releases of lm-eval, as in 0.4.9..0.4.13"
+        hint = "use releases from 0.4.3 to 0.4.13" if known else "write two releases of lm-eval, as in 0.4.9..0.4.13"
         raise SettingsError(f"invalid --harness {releases!r}", hint=hint)
     options = [*options, f"--promptfmt-lm-eval={old}"]
     sides = []
@@ -204,6 +206,6 @@ def _lines(results: Sequence[Compared], title: str, sides: tuple[str, str], *, v
         parts.append("all equal")
     of_scores = {"changed": changed, "may change": may, "not computed": lacking}
     parts += [f"scores of {counted(len(each), 'task')} {what}" for what, each in of_scores.items() if each]
-    parts += [f"{failures:,} prompts fail on both sides"] if failures else []
+    parts += [f"{failures:,} prompts cannot be rendered by either side"] if failures else []
     parts += [f"{len(unknown):,} not compared"] if unknown else []
     yield f"{title}: {', '.join(parts)}"

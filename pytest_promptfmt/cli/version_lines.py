@@ -16,13 +16,13 @@ from pytest_promptfmt.revisions.git import Repository
 from pytest_promptfmt.revisions.versions import VersionFinding, bumps, next_version, write_bumps
 
 _SENTENCES: Final = {
-    "kept": "changed{parts}, version still {before}",
-    "unsure": "unknown whether the task changed{parts}, version still {before}",
-    "elsewhere": "changed{parts} because of docs, settings or chat templates, version still {before}",
+    "kept": "changed{parts}, but still has version {before}",
+    "unsure": "perhaps changed{parts}, but still has version {before}",
+    "elsewhere": "changed{parts}, because of docs, settings or chat templates, but still has version {before}",
     "members": "tasks of the group changed, but its version is still {before}",
     "missing": "changed{parts}, but has no version",
     "raised": "changed{parts}, version {before} → {after}",
-    "alone": "version {before} → {after}, nothing else changed",
+    "alone": "version {before} → {after}, but nothing else changed",
 }
 
 

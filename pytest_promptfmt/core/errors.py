@@ -98,7 +98,7 @@ class UnavailableError(PromptfmtError):
 class CodeNotAllowedError(UnavailableError):
     """A task needs Python code that the user has not allowed to run."""
 
-    reason = "Python code that may not run: outside the rootdir and --promptfmt-allow-code, or no code may run at all"
+    reason = "Python code of the task is not allowed to run (it is outside the rootdir, or the run allows no code)"
 
     @classmethod
     def of(cls, message: str, position: Position | None) -> Self:
@@ -121,12 +121,12 @@ class FunctionError(PromptfmtError):
 class OwnPromptsError(UnavailableError):
     """A class of lm-eval's own Python interface, whose prompts only lm-eval can make."""
 
-    reason = "Python task classes make their own prompts"
+    reason = "a Python task class makes its prompts in its own code, which only lm-eval can run"
 
     @classmethod
     def of(cls, name: str, found: object, position: Position | None = None) -> Self:
         """Return the error for the task of a class, which was found there."""
-        message = f"{name} is a Python task class ({found}): its prompts are made by its own code"
+        message = f"{name} is a Python task class ({found}), which makes its prompts in its own code"
         return cls(message, position=position)
 
 
@@ -155,7 +155,7 @@ class DocsError(PromptfmtError):
 class SyntheticDocsError(DocsError, UnavailableError):
     """A task without docs whose functions or templates do not work with synthetic docs."""
 
-    reason = "no docs, and functions or templates that do not work with synthetic docs"
+    reason = "there are no docs, and functions or templates of the task fail with synthetic docs"
     remedy = "promptfmt freeze"
 
 
@@ -177,7 +177,7 @@ class TooSlowError(LimitExceededError):
 class SlowScoringError(LimitExceededError, UnavailableError):
     """Scoring that is too slow for all the answers to try, each within its own limit: no mistake of the task."""
 
-    reason = "filters or metrics that are so slow that not all answers were tried"
+    reason = "filters or metrics are too slow, so not all answers were tested"
 
 
 class FormatError(PromptfmtError):
@@ -199,7 +199,7 @@ class TokenizerError(PromptfmtError):
 class TokenizerBudgetError(TokenizerError, UnavailableError):
     """A tokenizer that is not loaded, because others that failed took all the time that a run has for them."""
 
-    reason = "tokenizers that were not loaded, because failing tokenizers used up the time for loading"
+    reason = "the tokenizer was not loaded, because other tokenizers, which failed, had used all the time for loading"
 
 
 class ModelError(PromptfmtError):

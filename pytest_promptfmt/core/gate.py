@@ -209,10 +209,10 @@ def _require_allowed(real: str, shown: str, also: Iterable[Path] = ()) -> None:
 def _refusal(folder: str, limit: str | None) -> str | None:
     """Return why files of a resolved folder are refused; the same for all of them."""
     if _OF_THE_SYSTEM.match(f"{folder}/"):
-        return "a file of the operating system is not opened"
+        return "files of the operating system are never opened"
     if limit is None or is_below(folder, (*_folders_of(limit), _OWN)):
         return None
-    return f"the path is outside the rootdir; {OPTION} allows other folders"
+    return f"the path is outside the rootdir; to allow its folder, use {OPTION}"
 
 
 @lru_cache(maxsize=64)

@@ -97,7 +97,7 @@ def _top_of(folder: Path) -> Path:
             return each
         if os.path.lexists(each / "HEAD") and any(os.path.lexists(each / name) for name in ("objects", "commondir")):
             raise GitError(f"{each} is a bare repository; bare repositories are not supported")
-    raise GitError(f"{here} and the folders above it are not a git repository", hint="run the command in a clone")
+    raise GitError(f"{here} is not in a git repository", hint="run the command in a clone of a git repository")
 
 
 @lru_cache(maxsize=8)
@@ -120,10 +120,10 @@ def _settings_of_named(top: Path, seconds: float) -> Mapping[str, str]:
 def _refused(command: str, code: int, message: str) -> GitError:
     message, hint = message.removeprefix("fatal: "), None
     if "promisor" in message or "lazy fetch" in message:
-        hint = "this clone is partial, and missing objects are not fetched; run git fetch --refetch"
+        hint = "this clone is partial; to get the missing objects, run git fetch --refetch"
     elif "dubious ownership" in message:  # the last line is the command that trusts the folder
         (message, *_, hint) = message.splitlines()
-    return GitError(message or f"git {command} ended with {code}", hint=hint.strip() if hint else None)
+    return GitError(message or f"git {command} failed with exit code {code}", hint=hint.strip() if hint else None)
 
 
 # -- the process -------------------------------------------------------------------------------------------------------

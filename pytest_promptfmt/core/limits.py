@@ -28,7 +28,7 @@ from pytest_promptfmt.core.errors import LimitExceededError, Position
 _REPEAT_SECONDS: Final = 0.05
 """How soon code that swallowed the interruption is interrupted again."""
 
-_ENDLESS: Final = "look for an endless loop or a regular expression that backtracks without end"
+_ENDLESS: Final = "look for an endless loop, or a regular expression that backtracks too much"
 
 _running: list[_Limit] = []
 """The limits around what runs now, the outermost first."""

@@ -219,11 +219,11 @@ def with_arguments(profile: Profile, written: str) -> Profile:
         if not equals or not key.isidentifier() or not _ARGUMENT.fullmatch(value):
             raise SettingsError(
                 f"profile {f'{profile.name}:{written}'!r}: {part!r} is not a template argument",
-                hint=f"write {profile.name}:enable_thinking=false, with commas between several",
+                hint=f"write {profile.name}:enable_thinking=false; separate several arguments with commas",
             )
         given[key], shown[key] = _argument(value), value
     if not profile.is_chat:
-        raise SettingsError(f"profile {profile.name!r} has no chat template, so template arguments have no effect")
+        raise SettingsError(f"profile {profile.name!r} has no chat template, so it takes no template arguments")
     name = ",".join([profile.name, *(f"{key}={shown[key]}" for key in sorted(shown))])
     return replace(profile, name=name, template_args=MappingProxyType({**profile.template_args, **given}))
 

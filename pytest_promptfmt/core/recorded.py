@@ -33,7 +33,9 @@ class PromptDifference:
         """Return where, both texts around the first difference, and the key that made ours."""
         made = f", in {self.origin}" if self.origin is not None else ""
         start = max(self.offset - _AROUND, 0)
-        lines = [f"{self.where}: the recorded and the rendered prompt differ at character {self.offset + 1}{made}"]
+        lines = [
+            f"{self.where}: the rendered prompt differs from the recorded one at character {self.offset + 1}{made}"
+        ]
         for name, text in (("recorded", self.recorded), ("ours", self.ours)):
             shown = text[start : self.offset + _AROUND]
             dots = "…" if start else "", "…" if len(text) > self.offset + _AROUND else ""
@@ -71,11 +73,11 @@ class RecordedPrompts:
         """Return one line."""
         total = self.equal + self.cut + self.different
         if not total:
-            return f"no recorded prompt in {self.states:,} recorded request{'s' * (self.states != 1)}"
+            return f"{self.states:,} recorded request{'s' * (self.states != 1)}, but none has a prompt"
         if self.different:
-            return f"{self.different:,} of {total:,} recorded prompts differ from the rendered ones"
-        cut = f", {self.cut:,} of them cut by a window" if self.cut else ""
-        return f"reproduces all {total:,} recorded prompts{cut}"
+            return f"{self.different:,} of {total:,} rendered prompts differ from the recorded ones"
+        cut = f"; {self.cut:,} of them were cut to the model's window" if self.cut else ""
+        return f"all {total:,} rendered prompts are equal to the recorded ones{cut}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -143,16 +143,16 @@ def _place(path: Path | str, also: Iterable[Path]) -> Path:
 def _refusal(place: Path, folder: str, also: Iterable[Path]) -> str:
     """Return why nothing is written to a place, empty where something may be; `folder` is its folder as written."""
     if place.is_symlink():
-        return "the path is a link, which is not followed; remove the link or choose another name"
+        return "the path is a symbolic link; remove the link, or choose another path"
     if gate.is_of_the_system(str(place)):
-        return "a file of the operating system is not written"
+        return "files of the operating system are never written"
     if _is_of_git(place):
-        return "git keeps its own files there"
+        return "the path is in the .git folder"
     limit = gate.allowed_folders()
     if leads_out(folder, Path(limit[0]) if limit else Path.cwd()):
-        return "a folder in its path is a link out of the repository; name the real folder"
+        return "a folder of the path is a link to a place outside the repository; write the real path"
     if limit is not None and not gate.is_below(str(place), (*limit, *map(os.path.realpath, also))):
-        return "the path is outside the rootdir; only the command line can name such a file"
+        return "the path is outside the rootdir; such a path is allowed only on the command line"
     return ""
 
 

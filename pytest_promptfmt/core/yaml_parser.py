@@ -140,7 +140,7 @@ def _construct_function(loader: _Loader, node: yaml.Node) -> FunctionRef:
     spec = loader.construct_scalar(node)
     module, _, name = spec.rpartition(".")
     if not module or not name:
-        raise _unbuildable(f"!function needs module.function, not {spec!r}", node)
+        raise _unbuildable(f"!function must be followed by module.function, not by {spec!r}", node)
     return FunctionRef(module, name, loader.path.parent, position_of(loader.path, node.start_mark))
 
 
@@ -154,7 +154,7 @@ def _guarded(construct: Callable[[Any, Any], Any], what: str) -> Callable[[_Load
             try:
                 return construct(loader, node)
             except (ValueError, KeyError, IndexError, TypeError, AttributeError, OverflowError):
-                problem = f"{quoted(text)} looks like a {what}, but is not a valid one"
+                problem = f"{quoted(text)} is not a valid {what}"
         raise _unbuildable(problem, node)
 
     return guarded
@@ -241,7 +241,7 @@ def _check_aliases(path: Path, root: yaml.Node) -> None:
         identity = id(node)
         if identity in open_nodes:
             raise SourceError(
-                "an alias makes this value contain itself",
+                "this value contains an alias of itself",
                 position=position_of(path, node.start_mark),
                 hint="write the value instead of the alias",
             )

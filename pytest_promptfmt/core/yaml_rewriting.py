@@ -309,7 +309,7 @@ class _Page:
 
 
 def _damage(problem: str = "") -> SourceError:
-    return SourceError("the YAML cannot be changed here without damage to the rest" + (problem and f": {problem}"))
+    return SourceError("the YAML cannot be changed automatically here" + (problem and f": {problem}"))
 
 
 def _starts(mapping: yaml.CollectionNode) -> list[int]:

@@ -103,7 +103,7 @@ def format_of(task: Task, name: str) -> Format:
     is_single = [entry.keys for entry in entries.values()] == [("formats",)]  # then a suffix may name any other
     if entries and not is_single:
         known = name in known_formats(directory)
-        message = f"task {task.name!r} has no format {name!r}; it declares {', '.join(entries)}"
+        message = f"task {task.name!r} has no format {name!r}; its formats are {', '.join(entries)}"
         hint = f"add `{name}: null` under formats" if known else did_you_mean(name, entries)
         raise task.error(FormatError, message, "formats", hint=hint)
     return find_format(name, directory, task.position("formats") if entries else task.position("task"))
@@ -162,13 +162,13 @@ def _obstacles(task: Task) -> Iterator[tuple[str, str, str]]:
     """Yield the keys of a task that no format can lay out, each with what it makes of the task and what to do."""
     if task.assembly.is_class:
         hint = "give the class a TASK_STYLER, or write the task in YAML"
-        yield "class", "a Python task class, whose code makes the prompts", hint
+        yield "class", "a Python task class, because its code makes the prompts", hint
     if task.output_type in ("loglikelihood", "loglikelihood_rolling") and "output_type" in task.config:
-        hint = "remove the format: this output type scores plain text, without a question"
-        yield "output_type", f"a task of output_type {task.output_type}", hint
+        hint = "remove the format: tasks with this output type have no question, only plain text"
+        yield "output_type", f"a task with output_type {task.output_type}", hint
     if task.config.get("use_prompt") is not None:
-        hint = "write doc_to_text, doc_to_target and doc_to_choice as columns instead"
-        yield "use_prompt", "a task whose use_prompt already is a layout", hint
+        hint = "replace use_prompt by the columns for doc_to_text, doc_to_target and doc_to_choice"
+        yield "use_prompt", "a task with use_prompt, which already defines the prompt", hint
 
 
 def as_written(task: Task) -> Task:
@@ -288,7 +288,7 @@ def _declared_entry(task: Task, name: str, entry: Any) -> _Declared:
         return _Declared(_checked_name(entry.get("type", name), task, (*keys, "type")), _without_type(entry), keys)
     if entry is None or isinstance(entry, str):
         return _Declared(name if entry is None else entry, {}, keys)
-    message = f"formats: {name} is {entry!r}; it must be null, the name of a format, or a mapping of fields"
+    message = f"formats: {name} must be null, the name of a format, or a mapping of fields, not {entry!r}"
     hint = f"to override fields of one format, write formats: {{type: mcqa, {name}: …}}"
     raise task.error(FormatError, message, *keys, hint=hint)
 
@@ -345,7 +345,7 @@ def template_of(task: Task, resolve: Resolve | None = None) -> TemplateConfig:
     kind = options.get("template_type")
     if isinstance(kind, FunctionRef):
         if resolve is None:
-            message = f"template is the Python class {kind}, which may not run here"
+            message = f"template: the Python class {kind} is not allowed to run"
             raise CodeNotAllowedError.of(message, kind.position)
         options = {**options, "template_type": resolve(kind)}
     with placed(lambda key: task.position("template", key)):
@@ -369,5 +369,7 @@ def apply_template(task: Task, resolve: Resolve | None = None) -> Task:
     if task.config.get("doc_to_choice") is None:
         made["doc_to_choice"] = template.get_doc_to_choice()
     more = {key: value for key, value in template.task_keys().items() if task.config.get(key) is None}
-    notes = (f"{key} is not set, so template {template.template_type!r} sets it to {more[key]!r}" for key in more)
+    notes = (
+        f"the task does not set {key}, so template {template.template_type!r} sets it to {more[key]!r}" for key in more
+    )
     return TemplatedTask(**{**_fields_of(task), **made, **more}, template=template, written=task, notes=tuple(notes))

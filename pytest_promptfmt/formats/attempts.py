@@ -95,7 +95,10 @@ def layout_notes(task: Task, *, replaced: bool = True) -> Iterator[str]:
         yield from task.notes
     for value in task.overwritten if replaced and isinstance(task, LaidOutTask) else ():
         where = f"{value.position}: " if value.position is not None else ""
-        yield f"{where}{value.key} is {value.written!r}, but the format {task.format!r} sets it to {value.becomes!r}"
+        yield (
+            f"{where}the task sets {value.key} to {value.written!r}, but the format "
+            f"{task.format!r} changes it to {value.becomes!r}"
+        )
 
 
 def wanted_formats(task: Task, formats: Sequence[str] = ()) -> tuple[str | None, ...]:
@@ -117,7 +120,7 @@ def lay_out_as(task: Task, name: str | None, *, resolve: Resolve | None = None) 
     task, _ = split_suffix(task)
     if has_template(task) and declared_formats(task):
         message = f"task {task.name!r} has both formats and template"
-        raise task.error(FormatError, message, "template", hint="both would write the prompt: keep one of them")
+        raise task.error(FormatError, message, "template", hint="both define the prompt, so remove one of them")
     return apply_template(task, resolve) if name is None else apply_format(task, name)
 
 

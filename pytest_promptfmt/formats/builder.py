@@ -65,7 +65,7 @@ def build_templates(format_: Format, fields: Fields) -> FormatTemplates:
     """
     choices = fields.choices
     if format_.needs_choices and choices is None:
-        message = f"format {format_.name!r} needs doc_to_choice, which the task does not set"
+        message = f"format {format_.name!r} needs doc_to_choice, but the task does not set it"
         hint = "doc_to_choice: <the column with the list of choices>"
         raise FormatError(message, key="doc_to_choice", hint=hint)
     text = prompt_template(format_, fields)
@@ -267,9 +267,9 @@ def _with_variables(format_: Format, fields: Fields, text: str, key: str) -> str
     before = ""
     if "_topic" in used:
         if fields.topic is None:
-            message = f"format {format_.name!r}: {key} uses _topic, but no topic is set"
+            message = f"format {format_.name!r}: {key} uses _topic, but the task sets no topic"
             where = _field_using("_topic", format_, key)
-            raise FormatError(message, key=where, hint="add topic: <column or template>")
+            raise FormatError(message, key=where, hint="add `topic:` with a column or a template")
         printed_topic = f"{{% set _topic %}}{fields.topic.template}{{% endset %}}"
         expression = fields.topic.expression
         before += printed_topic if expression is None else f"{{% set _topic = {expression} %}}"
@@ -277,8 +277,8 @@ def _with_variables(format_: Format, fields: Fields, text: str, key: str) -> str
     if not wanted:
         return before + text
     if fields.choices is None or format_.choice_labels is None:
-        message = f"format {format_.name!r} uses {wanted[0]}, which exists only if choices have labels"
-        hint = "set choice_labels and doc_to_choice, or write the text without it"
+        message = f"format {format_.name!r} uses {wanted[0]}, but the choices have no labels"
+        hint = "set choice_labels and doc_to_choice, or remove the variable from the text"
         raise FormatError(message, key=_field_using(wanted[0], format_, key), hint=hint)
     prepare, labels = _label_list(format_, fields.choices)
     if "_num_choices" in used:

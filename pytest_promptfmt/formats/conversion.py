@@ -47,7 +47,7 @@ def convert_template_key(task: Task, target_type: str) -> Conversion:
     """
     if not has_template(task):
         message = f"task {task.name!r} has no template to convert"
-        hint = "a hand-written doc_to_text is converted to a format: mcqa or cloze"
+        hint = "to convert a hand-written doc_to_text, use --format mcqa or --format cloze"
         raise task.error(FormatError, message, "task", hint=hint)
     return Conversion({"template": _shortest(TemplateFactory.convert_template(template_of(task), target_type))})
 
@@ -97,7 +97,7 @@ def convert_layout_to_template(task: Task, target_type: str, docs: TaskDocs) -> 
 
 def _refuse_formatted(task: Task) -> None:
     if has_template(task) or task.config.get("formats") is not None:
-        raise task.error(FormatError, f"task {task.name!r} has a format or template already", "task")
+        raise task.error(FormatError, f"task {task.name!r} already has a format or template", "task")
 
 
 def _candidate_templates(task: Task, target_type: str) -> Iterator[TemplateConfig]:
@@ -139,7 +139,7 @@ def _read_layout(task: Task, format_name: str) -> tuple[str, Any, dict[str, Any]
     text = task.doc_to_text
     segments = segments_of(text) if isinstance(text, str) and has_markup(text) else None
     if not segments or not any(is_output for is_output, _ in segments):
-        raise _refusal(task, format_name, "doc_to_text does not consist of only expressions and text")
+        raise _refusal(task, format_name, "doc_to_text has more than text and {{ expressions }}")
     opening = "" if segments[0][0] else segments.pop(0)[1]
     choices, labels = task.doc_to_choice, labels_in(task.doc_to_choice)
     around: dict[str, Any] = {"choice_labels": None}
@@ -149,7 +149,7 @@ def _read_layout(task: Task, format_name: str) -> tuple[str, Any, dict[str, Any]
     else:
         listed = listed_choices(segments, labels)
         if listed is None:
-            raise _refusal(task, format_name, f"doc_to_text does not list {', '.join(labels)} one by one")
+            raise _refusal(task, format_name, f"doc_to_text has no list of choices with the labels {', '.join(labels)}")
         segments, closing, choices = segments[: listed.first], listed.after, _choices_of(listed.expressions)
         separator, label_prefix, label_suffix = listed.labels[0].groups()
         around = {

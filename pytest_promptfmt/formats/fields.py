@@ -26,8 +26,8 @@ FIELD_NAMES = {"question": "doc_to_text", "choices": "doc_to_choice", "answer": 
 MAPPING_KEYS = tuple(FIELD_NAMES.values())
 
 _FIELDS_HINT = (
-    "give formats the fields under metadata: {promptfmt: {fields: {question: …, choices: …, answer: …}}};"
-    " the task's own prompt stays as it is"
+    "give formats the fields under metadata: {promptfmt: {fields: {question: …, choices: …, answer: …}}}."
+    " The prompt of the task itself does not change"
 )
 _OPENING_CUE = re.compile(r"\A\s*(?:Question|Query|Problem|Q)\s*[:.]\s*", re.IGNORECASE)
 _CLOSING_CUE = re.compile(
@@ -84,7 +84,7 @@ def text_field(key: str, spec: Spec) -> FormatField:
         number = str(int(spec))
         return FormatField(number, number)
     if not isinstance(spec, str):
-        raise FormatError(f"{key} is a {type(spec).__name__}, but a format needs a column or a template", key=key)
+        raise FormatError(f"{key} must be a column or a template for a format, not {type(spec).__name__}", key=key)
     source = spec.strip()
     if not has_markup(source):
         return _bare_field(key, source)
@@ -114,19 +114,21 @@ def choices_field(spec: Spec) -> FormatChoices | None:
             raise FormatError("doc_to_choice is an empty list", key="doc_to_choice")
         return FormatChoices(f"[{', '.join(literal(choice) for choice in fixed)}]", fixed)
     if not isinstance(spec, str):
-        raise FormatError(f"doc_to_choice {spec!r} is neither a column, a template nor a list", key="doc_to_choice")
+        raise FormatError(f"doc_to_choice must be a column, a template or a list, not {spec!r}", key="doc_to_choice")
     field = text_field("doc_to_choice", spec)
     if field.expression is None:
         hint = "write the list as one expression: doc_to_choice: '{{ [first, second] }}'"
-        message = "doc_to_choice is a whole template; a format needs a column or one expression to count the choices"
+        message = (
+            "doc_to_choice has text and expressions; to count the choices, a format needs a column or one expression"
+        )
         raise FormatError(message, key="doc_to_choice", hint=hint)
     return FormatChoices(operand(field.expression))
 
 
 def _refuse_function(key: str, spec: Spec) -> None:
     if isinstance(spec, FunctionRef) or callable(spec):
-        message = f"{key} is a function, so a format cannot see which column it reads"
-        raise FormatError(message, key=key, hint=f"give the format a column or template: {key}: <column>")
+        message = f"{key} is a function, but a format needs the name of a column, or a template"
+        raise FormatError(message, key=key, hint=f"write {key}: <column>")
 
 
 def _bare_field(key: str, name: str) -> FormatField:
@@ -184,11 +186,11 @@ def read_mappings(task: Task, format_name: str) -> Mappings:
         return Mappings(text, choices, task.doc_to_target)
     segments = segments_of(text)
     if segments is None:
-        raise _unreadable(task, format_name, "doc_to_text has Jinja statements, which can hide the question")
+        raise _unreadable(task, format_name, "it has Jinja statements")
     if labels is not None:
         found = listed_choices(segments, labels)
         if found is None:
-            raise _unreadable(task, format_name, f"doc_to_text does not list {', '.join(labels)} one by one")
+            raise _unreadable(task, format_name, f"it has no list of choices with the labels {', '.join(labels)}")
         question = [*segments[: found.first], (False, found.labels[0][1])]
         listed = f"{{{{ [{', '.join(found.expressions)}] }}}}"
         return _noted(task, _without_cues(question, closing=False), listed)
@@ -197,15 +199,15 @@ def read_mappings(task: Task, format_name: str) -> Mappings:
 
 def _noted(task: Task, question: Sequence[tuple[bool, str]], choices: Spec) -> Mappings:
     source = "".join(text for _, text in question)
-    notes = [f"doc_to_text is a whole layout; the format takes the question {source!r} from it"]
+    notes = [f"doc_to_text is more than a question; the format uses only the question {source!r} from it"]
     if choices is not task.doc_to_choice:
-        notes.append(f"doc_to_choice lists labels; the format takes the choices {choices!r} from doc_to_text")
+        notes.append(f"doc_to_choice has only labels; the format uses the choices {choices!r} from doc_to_text")
     return Mappings(source, choices, task.doc_to_target, tuple(notes))
 
 
 def _unreadable(task: Task, format_name: str, why: str) -> FormatError:
     shown = repr(task.doc_to_text if len(task.doc_to_text) <= 80 else f"{task.doc_to_text[:77]}…")
-    message = f"doc_to_text {shown} is a whole layout, but format {format_name!r} needs only the question: {why}"
+    message = f"format {format_name!r} cannot find the question in doc_to_text {shown}: {why}"
     return task.error(FormatError, message, "doc_to_text", hint=_FIELDS_HINT)
 
 

@@ -143,11 +143,11 @@ def check_fields(name: str, values: Mapping[Any, Any]) -> None:
             check_text(f"format {name!r}", field, value, is_template=field in TEXT_FIELDS)
     if values.get("output_type", OUTPUT_TYPES[0]) not in OUTPUT_TYPES:
         given, known = values["output_type"], " or ".join(OUTPUT_TYPES)
-        message = f"format {name!r} cannot have output_type {given!r}; a format has either {known}"
+        message = f"format {name!r} cannot have output_type {given!r}; expected {known}"
         raise FormatError(message, key="output_type", hint=did_you_mean(str(given), OUTPUT_TYPES))
     for field, words in _CHOSEN.items():
         if values.get(field, words[0]) not in words:
-            message = f"format {name!r} has an unknown {field}, {values[field]!r}; known: {', '.join(words)}"
+            message = f"format {name!r}: unknown {field} {values[field]!r}; expected one of {', '.join(words)}"
             raise FormatError(message, key=field, hint=did_you_mean(str(values[field]), words))
     if "choice_labels" in values:
         checked_labels(values["choice_labels"])
@@ -161,13 +161,13 @@ def check_text(owner: str, field: str, value: Any, *, is_template: bool = True) 
     """Raise FormatError for a value that is not text, or, where it `is_template`, not a Jinja template."""
     if not isinstance(value, str):
         hint = f'write "" for no {field}' if value is None else "put the value in quotes"
-        what = f"{value!r}, which YAML reads as {type(value).__name__}"
-        raise FormatError(f"{owner}: {field} is {what}; it must be text", key=field, hint=hint)
+        what = "null" if value is None else f"{type(value).__name__} {value!r}"
+        raise FormatError(f"{owner}: {field} must be text, not {what}", key=field, hint=hint)
     if not is_template:
         return
     problem = _syntax_error(value)
     if problem is not None:
-        hint = "write text that looks like Jinja as {{ '…' }}"
+        hint = "if the text is not meant as Jinja, write it as {{ '…' }}"
         raise FormatError(f"{owner}: {field} is not a valid Jinja template: {problem}", key=field, hint=hint)
 
 
@@ -193,11 +193,13 @@ def check_choice_format(value: Any) -> None:
     for _, name, width, conversion in fields:
         if name not in ("label", "choice"):
             meant = did_you_mean(str(name), ("label", "choice")) or hint
-            raise refusal(f"choice_format {value!r} has {{{name}}}; known: {{label}}, {{choice}}", hint=meant)
+            raise refusal(
+                f"choice_format {value!r} has the unknown {{{name}}}; known are {{label}} and {{choice}}", hint=meant
+            )
         if width or conversion:
-            raise refusal(f"choice_format {value!r}: {{{name}}} takes no width or conversion", hint=hint)
+            raise refusal(f"choice_format {value!r}: {{{name}}} cannot have a width or conversion", hint=hint)
     if "choice" not in [name for _, name, _, _ in fields]:
-        raise refusal(f"choice_format {value!r} leaves out {{choice}}", hint=hint)
+        raise refusal(f"choice_format {value!r} must contain {{choice}}", hint=hint)
 
 
 # -- scorers, by name, as filters and metrics of lm-eval 0.4.13 -----------------------------------------------------

@@ -38,24 +38,24 @@ def checked_labels(value: Any, key: str = "choice_labels") -> ChoiceLabels:
         return value
     if isinstance(value, str):
         known = (*LABEL_SETS, NUMBERS)
-        hint = did_you_mean(value, known) or f"for labels of your own write a list: [{', '.join(value[:4])}]"
-        message = f"{key} {value!r} is not a set of labels; expected {', '.join(known)}, a list of your own, or null"
+        hint = did_you_mean(value, known) or f"for your own labels, write a list: [{', '.join(value[:4])}]"
+        message = f"{key} {value!r} is not a set of labels; expected {', '.join(known)}, a list of labels, or null"
         raise refusal(message, hint=hint)
     if not isinstance(value, Sequence):
         message = f"{key} is a {type(value).__name__}; it must be a name, a list of strings, or null"
         raise refusal(message, hint=f"{key}: [I, II, III, IV]")
     for label in value:
         if isinstance(label, bool) or not isinstance(label, str | int):
-            message = f"{key} has {label!r}, which YAML reads as {type(label).__name__}; labels are strings"
+            message = f"{key} has the {type(label).__name__} {label!r}, but labels must be text"
             raise refusal(message, hint="put the label in quotes")
         if not str(label).strip():
-            raise refusal(f"{key} has an empty label", hint="write null for no labels")
+            raise refusal(f"{key} has an empty label", hint="for choices without labels, write null")
     labels = tuple(str(label) for label in value)
     if not labels:
-        raise refusal(f"{key} is an empty list", hint="write null for no labels")
+        raise refusal(f"{key} is an empty list", hint="for choices without labels, write null")
     repeated = next((label for label in labels if labels.count(label) > 1), None)
     if repeated is not None:
-        raise refusal(f"{key} has {repeated!r} twice", hint="each label marks one choice")
+        raise refusal(f"{key} has the label {repeated!r} twice", hint="give each choice a different label")
     return labels
 
 
@@ -76,6 +76,6 @@ def first_labels(labels: ChoiceLabels, count: int) -> tuple[str, ...]:
     if count > len(known):
         raise FormatError(
             f"{count} choices, but only {len(known)} labels",
-            hint="write `choice_labels: numbers`, which has no limit, or `null` for no labels",
+            hint="write `choice_labels: numbers`, which has no limit, or `choice_labels: null`",
         )
     return known[:count]

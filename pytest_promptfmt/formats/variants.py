@@ -96,7 +96,7 @@ def _varied(format_: Format, variant: Variant) -> Format:
     axis = axes()[variant.axis]
     if variant.value not in axis.values:
         raise FormatError(
-            f"axis {axis.name!r} has no value {variant.value!r}; it has {', '.join(axis.values)}",
+            f"axis {axis.name!r} has no value {variant.value!r}; its values are {', '.join(axis.values)}",
             hint=did_you_mean(variant.value, axis.values),
         )
     if not has_axis(format_, variant.axis):

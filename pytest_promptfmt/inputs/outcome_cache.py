@@ -31,7 +31,7 @@ from pytest_promptfmt.snapshots.paths import Tree, take_written
 from pytest_promptfmt.tasks import IndexEntry
 
 VARYING: Final = "the order of a set, on which the file's prompts depend"
-SAME: Final = "all inputs of the file are the same"
+SAME: Final = "nothing that the file uses has changed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Decision:
 
     def __str__(self) -> str:
         """Return the line of `promptfmt why`, without the file."""
-        return f"{'runs' if self.file is None else 'shown again'}: {self.reason}"
+        return f"{'will be tested' if self.file is None else 'cached'}: {self.reason}"
 
 
 class OutcomeCache:
@@ -98,7 +98,7 @@ class OutcomeCache:
         if known is not None and (known.file is None or introduces in (None, known.file.introduces)):
             return known
         found = None
-        reasons = [] if self.folders.shows else ["nothing is cached in this run"]
+        reasons = [] if self.folders.shows else ["this run uses no cache"]
         for variant in self._rows.variants(name) if self.folders.shows else ():
             try:
                 found = self._same(path, variant, introduces)
@@ -111,7 +111,7 @@ class OutcomeCache:
             made = Decision("skip" if found.is_quiet else "show", SAME, found)
         else:
             refusal = self._rows.refusal(name)
-            none = f"the file runs each time because of {refusal[0]}" if refusal else "the file has no cached outcomes"
+            none = f"its results are never cached, because of {refusal[0]}" if refusal else "no results are cached"
             made = Decision("run", next(iter(reasons), "") or none)
             self._rows.found.pop(name, None)
         self.decisions[name] = made
@@ -132,7 +132,9 @@ class OutcomeCache:
         if not self._has_same_answers(row):
             raise _DifferentError("a task or group that the file refers to changed")
         if introduces is not None and introduces != frozenset(row["introduces"]):
-            raise _DifferentError("the file is now checked with other profiles")
+            raise _DifferentError(
+                "findings about a profile belong to the first file that uses it, and another file is the first now"
+            )
         found = self._rows.file(path, row)
         known = {*map(self._inputs.path, row["inputs"])}
         own = self._own_paths(path, found.claims if found is not None else ())

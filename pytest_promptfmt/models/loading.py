@@ -41,7 +41,7 @@ def load_model(source: str, options: ModelOptions) -> tuple[Any, Tokenizer]:
         raise ModelError(f"the tokenizer of {source!r}: {error.message}", hint=error.hint) from error
     except Exception as error:
         first = str(error).strip().partition("\n")[0] or type(error).__name__
-        hint = None if Path(source).exists() or options.download else "--promptfmt-download downloads the model"
+        hint = None if Path(source).exists() or options.download else "to download the model, use --promptfmt-download"
         raise ModelError(f"the model {source!r} cannot be loaded: {first}", hint=hint) from error
     _refuse_missing_weights(source, report)
     try:
@@ -68,9 +68,9 @@ def _refuse_missing_weights(source: str, report: Mapping[str, Any]) -> None:
     missing = sorted({*map(str, report.get("missing_keys") or ()), *mismatched})
     if missing:
         raise ModelError(
-            f"the weights of {source!r} do not fit its config.json: {len(missing)} parameters are missing or of "
+            f"the weights of {source!r} do not match its config.json: {len(missing)} parameters are missing or have "
             f"another size, such as {missing[0]}",
-            hint="take the weights and config.json from the same model. Missing weights would be random",
+            hint="use weights and config.json of the same model. Without this, some weights would be random",
         )
 
 

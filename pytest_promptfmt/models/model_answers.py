@@ -56,7 +56,7 @@ def thresholds_of(task: Task) -> Thresholds | None:
     names = [each.name for each in fields(Thresholds)]
     keys = ("metadata", "promptfmt", "model")
     if not isinstance(written, Mapping):
-        hint = f"write shares of {', '.join(names)}"
+        hint = f"write a mapping with values from 0 to 1 for {', '.join(names)}"
         raise task.error(ModelError, f"metadata.promptfmt.model is {written!r}", *keys, hint=hint)
     for name, share in written.items():
         if name not in names:
@@ -64,7 +64,7 @@ def thresholds_of(task: Task) -> Thresholds | None:
             raise task.error(ModelError, message, *keys, name, hint=did_you_mean(str(name), names))
         if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share <= 1:
             message = f"the threshold {name!r} is {share!r}"
-            raise task.error(ModelError, message, *keys, name, hint="write a share from 0 to 1")
+            raise task.error(ModelError, message, *keys, name, hint="write a number from 0 to 1")
     return replace(Thresholds(), **written)
 
 

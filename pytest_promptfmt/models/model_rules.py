@@ -38,15 +38,15 @@ def model_saw_other_ids(judged: ModelAnswers) -> Iterator[Finding]:
         meant = (*ask.context_ids, *ask.continuation_ids)
         if meant and reply.sent is not None and reply.sent != digest_of(meant):
             yield finding(
-                "the model received token ids that differ from those of the prompt",
-                f"received ids and the {len(meant)} ids of the prompt have different digests",
+                "the model received other token ids than the prompt has",
+                f"the digest of the {len(meant)} ids of the prompt is different",
                 "doc_to_text",
                 reply.asked.doc,
                 do="shorten the prompt to the model's maximum length, or record again with the model's tokenizer",
             )
         if judged.shown is not None and not reply.asked.is_rival and digest_of(ask.context_ids) not in judged.shown:
             yield finding(
-                "the model received token ids that differ from those in the snapshot",
+                "the model received other token ids than the snapshot has",
                 f"digest {digest_of(ask.context_ids)}",
                 "doc_to_text",
                 reply.asked.doc,
@@ -55,7 +55,7 @@ def model_saw_other_ids(judged: ModelAnswers) -> Iterator[Finding]:
         measured = len(reply.answer.logprobs) if isinstance(reply.answer, Likelihood) else 0
         if isinstance(reply.answer, Likelihood) and ask.continuation_ids and measured != len(ask.continuation_ids):
             yield finding(
-                "a log-likelihood was measured over tokens that are not those of its continuation",
+                "the model scored other tokens than those of the continuation",
                 f"{ask.continuation!r} has {len(ask.continuation_ids)} tokens,"
                 f" but the model returned {measured} log-probabilities",
                 doc=reply.asked.doc,
@@ -127,7 +127,7 @@ def model_spells_otherwise(judged: ModelAnswers) -> Iterator[Finding]:
     yield finding(
         "the model prefers another spelling of the candidates",
         f"{rival.context[-8:]}|{rival.continuation} has the probability {judged.rival_mass:.2g}, but "
-        f"{own.context[-8:]}|{own.continuation} of the task has {judged.mass:.2g}",
+        f"{own.context[-8:]}|{own.continuation}, as in the task, has only {judged.mass:.2g}",
         "target_delimiter",
     )
 
@@ -195,7 +195,7 @@ def _too_few(
 ) -> Iterator[Finding]:
     if share is not None and share < wanted:
         saw = f"{share:.0%} of {len(judged.questions)}, threshold {wanted:.0%}; the first answer is {judged.first_text}"
-        yield finding(f"too few answers {what}", saw, keys)
+        yield finding(f"too few answers of the model {what}", saw, keys)
 
 
 @rule("PF658", "model-score-low", severity=Severity.ERROR, family=Family.MODELS, scope="model")

@@ -53,7 +53,7 @@ class ServerModel:
             import openai
         except ImportError as error:
             raise ModelError(
-                f"asking a server needs the package openai: {error}",
+                f"to use a server, install the package openai: {error}",
                 hint='run pip install "pytest-promptfmt[server]"',
             ) from error
         url, _, model = written.partition("#")
@@ -69,12 +69,12 @@ class ServerModel:
             try:
                 offered = _asked(url, lambda: [one.id for one in client.models.list().data])
             except _AnsweredError as error:
-                hint = f"the server does not list its models; write the name of a model: openai:{url}#MODEL"
+                hint = f"the server does not list its models. Add the name of a model: openai:{url}#MODEL"
                 raise ModelError(error.message, hint=hint) from error
             if len(offered) != 1:
                 raise ModelError(
                     f"the server {url} offers {len(offered)} models: {', '.join(offered[:10])}",
-                    hint=f"write the name of a model: openai:{url}#{offered[0] if offered else 'MODEL'}",
+                    hint=f"add the name of one of them: openai:{url}#{offered[0] if offered else 'MODEL'}",
                 )
             [model] = offered
         return cls(client, model, url, concurrency=options.concurrency)
@@ -144,15 +144,15 @@ class ServerModel:
             return len(ask.context_ids), len(ask.context_ids) + len(ask.continuation_ids)
         if not given.text_offset or len(given.text_offset) != len(given.token_logprobs):
             raise ModelError(
-                f"the server {self._url} does not return the offsets of its tokens",
-                hint="give the profile the model's tokenizer. Then token ids are sent instead of text",
+                f"the server {self._url} does not return where its tokens begin in the text",
+                hint="set the tokenizer of the model in the profile. Then token ids are sent instead of text",
             )
         seam = len(ask.context)
         end = seam + len(ask.continuation or "")
         if seam not in given.text_offset:
             raise ModelError(
                 f"the server's tokenizer merges the beginning of {ask.continuation!r} with the prompt",
-                hint="give the profile the model's tokenizer. Then token ids are sent instead of text",
+                hint="set the tokenizer of the model in the profile. Then token ids are sent instead of text",
             )
         start = given.text_offset.index(seam)
         return start, start + sum(1 for offset in given.text_offset[start:] if offset < end)
@@ -187,7 +187,7 @@ class ServerModel:
 
     def _written(self, ask: Ask, answer: Any, text: Any, *, sent: tuple[int, ...] | None) -> Generation:
         if not isinstance(text, str):
-            raise ModelError(f"the answer of the server {self._url} has no text")
+            raise ModelError(f"the response of the server {self._url} has no text")
         text, cut_here = cut(text, ask.stop)
         ended: Finish = "length" if answer.choices[0].finish_reason == "length" else "stop" if ask.stop else "end"
         tokens = getattr(answer.usage, "completion_tokens", None) if answer.usage else None
@@ -196,7 +196,7 @@ class ServerModel:
     def _ask(self, interface: Any, what: str, **wanted: Any) -> Any:
         answer = _asked(self._url, lambda: interface.create(model=self._model, temperature=0, **wanted), what)
         if not isinstance(getattr(answer, "choices", None), list):
-            raise ModelError(f"the answer of the server {self._url} is not a list of {what}")
+            raise ModelError(f"the response of the server {self._url} is not a list of {what}")
         return answer
 
 
@@ -223,23 +223,25 @@ def _asked(url: str, request: Callable[[], Made], what: str = "models") -> Made:
     try:
         return request()
     except openai.APITimeoutError as error:
-        hint = "--promptfmt-model-timeout gives the server more time"
+        hint = "to wait longer, use --promptfmt-model-timeout"
         raise ModelError(f"the server {url} did not answer in time", hint=hint) from error
     except openai.APIConnectionError as error:
         raise ModelError(
             f"the server {url} cannot be reached: {error.__cause__ or error}", hint="check that the server is running"
         ) from error
     except openai.NotFoundError as error:
-        raise _NotOfferedError(f"the server {url} offers no {what}: {_said(error)}") from error
+        raise _NotOfferedError(f"the server {url} does not support {what}: {_said(error)}") from error
     except openai.RateLimitError as error:
-        hint = "--promptfmt-model-concurrency 1 asks one question at a time"
-        raise ModelError(f"the server {url} refuses more requests (429), after {RETRIES} retries", hint=hint) from error
+        hint = "to send one request at a time, use --promptfmt-model-concurrency 1"
+        raise ModelError(
+            f"the server {url} received too many requests (429, after {RETRIES} retries)", hint=hint
+        ) from error
     except openai.APIStatusError as error:
         kind = _RefusedError if error.status_code in (400, 422) else _AnsweredError
-        raise kind(f"the server {url} answered {error.status_code}: {_said(error)}") from error
+        raise kind(f"the server {url} responded with status {error.status_code}: {_said(error)}") from error
     except (openai.OpenAIError, ValueError, TypeError, AttributeError) as error:
         first = str(error).partition("\n")[0][:200]
-        raise ModelError(f"the answer of the server {url} cannot be read: {first}") from error
+        raise ModelError(f"the response of the server {url} cannot be read: {first}") from error
 
 
 def _said(error: openai.APIStatusError) -> str:

@@ -110,7 +110,7 @@ def _entry(line: str, position: Position) -> RecordingEntry:
         )
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         what = f"{error} is missing" if isinstance(error, KeyError) else str(error)
-        hint = "use a file written by --promptfmt-record; other completions belong in a recording of the task"
+        hint = "use a file that --promptfmt-record wrote. Add completions from elsewhere under `recordings` in the task"
         raise ModelError(f"not a line of a model recording: {what}", position=position, hint=hint) from error
 
 
@@ -149,7 +149,7 @@ class ReplayModel:
             raise ModelError(
                 f"the recording has answers of several models: {', '.join(models)}",
                 position=Position(path),
-                hint="keep one file for each model",
+                hint="use a separate file for each model",
             )
         self.name = f"replay:{path}"
         self.recorded_by = models[0]
@@ -162,9 +162,9 @@ class ReplayModel:
         found = self._entries.get(ask.key)
         if found is None or isinstance(found.answer, Likelihood) != (ask.kind == "loglikelihood"):
             raise ModelError(
-                f"no recording of this prompt in {self._path.name}: it is new, or has changed since "
+                f"{self._path.name} has no answer for this prompt: the prompt is new, or it changed after "
                 f"{self.recorded_by!r} was recorded",
-                hint="on a machine that can run the model, record the prompt again with --promptfmt-record",
+                hint="record the prompt again with --promptfmt-record, on a machine that can run the model",
             )
         return found
 

@@ -144,7 +144,7 @@ class TransformersModel:
             room = self._length + 1 - len(ask.continuation_ids)
             if room < 1:
                 raise ModelError(
-                    f"a continuation of {len(ask.continuation_ids)} tokens is longer than the model's {self._length}"
+                    f"a continuation has {len(ask.continuation_ids)} tokens, but the model takes at most {self._length}"
                 )
             by_context.setdefault(ask.context_ids[-room:], []).append((at, ask.continuation_ids))
         found = [_Branching(context, tuple(rows)) for context, rows in by_context.items()]
@@ -280,15 +280,15 @@ class TransformersModel:
         largest = max((max(ids) for ask in asks for ids in (ask.context_ids, ask.continuation_ids) if ids), default=0)
         if self._size is not None and largest >= self._size:
             raise ModelError(
-                f"the tokenizer gives the id {largest}, but the model {self.name} has only {self._size} embeddings",
-                hint="use the model's own tokenizer. If tokens were added to it, resize the embeddings",
+                f"the tokenizer uses the id {largest}, but the model {self.name} has only {self._size} embeddings",
+                hint="use the tokenizer of the model. If you added tokens to the tokenizer, resize the embeddings",
             )
 
     def _padded(self, rows: Sequence[tuple[int, ...]]) -> tuple[torch.Tensor, torch.Tensor]:
         import torch
 
         if not all(rows):
-            raise ModelError("a context has no tokens, and the tokenizer has no BOS or EOS token to use instead")
+            raise ModelError("the prompt is empty, and the tokenizer has no BOS or EOS token that could begin it")
         width = max(len(ids) for ids in rows)
         device = self._model.device
         ids = torch.tensor([[self._pad] * (width - len(row)) + list(row) for row in rows], device=device)
@@ -313,7 +313,7 @@ class TransformersModel:
                 raise self._failure(error) from error
             if len(batch) == 1:
                 raise ModelError(
-                    "a single row does not fit into the memory of the device",
+                    "the device has too little memory, even for one prompt at a time",
                     hint="use a smaller dtype (--promptfmt-model-dtype bfloat16) or a smaller model",
                 ) from error
         self._free_memory()
@@ -335,7 +335,10 @@ class TransformersModel:
             dtype = str(self._model.dtype).removeprefix("torch.")
             raise ModelError(
                 f"the model {self.name} gives NaN for the next token",
-                hint=f"instead of {dtype} try --promptfmt-model-dtype float32; if that gives NaN, the weights are bad",
+                hint=(
+                    f"try --promptfmt-model-dtype float32 instead of {dtype}. If the "
+                    "result is still NaN, the weights are bad"
+                ),
             )
         return numbers
 

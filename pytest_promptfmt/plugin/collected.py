@@ -197,12 +197,12 @@ def start(arguments: Sequence[str], plugin: object) -> int:
         os.environ.clear()
         os.environ.update(before)
     if refusal.conftest and "--snapshot-update" not in arguments:
-        sys.stderr.write(f"tested without conftest.py, because one cannot be loaded: {refusal.conftest}\n")
+        sys.stderr.write(f"tested without conftest.py files, because this one cannot be loaded: {refusal.conftest}\n")
         return start(["--noconftest", "--promptfmt-no-cache", *arguments], plugin)
     if status == pytest.ExitCode.USAGE_ERROR:
         raise _refused(_in_words_of_command(refusal.message, arguments))
     if status == pytest.ExitCode.INTERNAL_ERROR:
-        hint = "if a conftest.py is the cause, use --no-code, which reads none; otherwise report a bug"
+        hint = "if a conftest.py is the cause, use --no-code: then no conftest.py is loaded. Otherwise report a bug"
         raise SettingsError("an error of pytest or of a conftest.py ended the run (see above)", hint=hint)
     return int(status)
 
@@ -210,7 +210,7 @@ def start(arguments: Sequence[str], plugin: object) -> int:
 def _refused(message: str) -> SettingsError:
     """Return the error for a refusal of pytest: about a path or an id, with a message of ours, or without any."""
     if not message:
-        hint = "--no-code reads no conftest.py and no addopts"
+        hint = "use --no-code: then pytest loads no conftest.py and ignores addopts"
         return SettingsError("pytest cannot start here (see above)", hint=hint)
     what, found, name = message.partition("\n")[0].partition("not found: ")
     path, _, test = name.partition("::")

@@ -59,7 +59,7 @@ class TaskFileNode(pytest.File):
             limit = settings.import_limit
             read = partial(read_task_file, self.path, folders.index, trusted=settings.trusts, import_limit=limit)
             if self.path.suffix == ".py" and settings.trusts(self.path):
-                try_in_worker(self.config, self.path, "the import of this file", read)
+                try_in_worker(self.config, self.path, "importing this file", read)
             with self._silenced(self.path.suffix == ".py"):
                 file = read()
             tasks = [*self._tested(run, file.tasks)] if file is not None else []
@@ -135,7 +135,7 @@ class TaskFileNode(pytest.File):
         if not self.session.isinitpath(self.path):
             if not self.config.stash[RUN].expected.has_snapshots(self.path):
                 return []
-            hint = "restore the task, or delete the file's folder of snapshots if the tasks are gone"
+            hint = "restore the task. If you removed it on purpose, delete the folder of its snapshots"
             error = SourceError("this file has snapshots, but defines no task", position=Position(self.path), hint=hint)
         return [LoadItem.from_parent(self, name="load", error=error)]
 
@@ -217,4 +217,4 @@ def _likely_misspelt(file: TaskFile, index: TaskIndex) -> Iterator[str]:
     for name in file.unresolved:
         hint = did_you_mean(name, index.names)
         if hint is not None:
-            yield f"group {file.names[0]!r} lists {name!r}, which no file here defines; {hint}"
+            yield f"group {file.names[0]!r} lists the unknown task {name!r}; {hint}"

@@ -86,7 +86,7 @@ class CollectionErrors:
             option.continue_on_collection_errors = False
         if others:
             raise session.Interrupted(
-                f"{counted(errors, 'error')} during collection; {counted(others, 'other test')} did not run"
+                f"{counted(errors, 'error')} during collection. {counted(others, 'test')} without prompts did not run"
             )
         return result
 
@@ -94,14 +94,14 @@ class CollectionErrors:
 def _note(errors: int, left_out: Sequence[Path], *, is_module: bool) -> str:
     """Return the line for the end of a run; no error may be that of a module, then all are those of conftests."""
     folders = ", ".join(display_path(folder) for folder in dict.fromkeys(left_out))
-    apart = f", except in {folders}, because an update needs the conftest.py" if folders else ""
+    apart = f", except in {folders}: updating snapshots there needs the conftest.py" if folders else ""
     remedy = (
-        "test prompts only: promptfmt check, or --ignore-glob='*.py'"
+        "test only prompts, use promptfmt check, or --ignore-glob='*.py'"
         if is_module
-        else "load no conftest.py: --noconftest"
+        else "run without conftest.py, use --noconftest"
     )
     return (
-        f"{counted(errors, 'file')} could not be collected, see ERRORS; prompts were tested{apart}, but the run fails. "
+        f"{counted(errors, 'file')} could not be collected (see ERRORS), so the run fails. Prompts were tested{apart}. "
         f"To {remedy}"
     )
 

@@ -163,7 +163,11 @@ class Interruption:
         """Add a line about the tests that did not run."""
         if not self._waiting:
             return
-        kept = "; finished files are cached, so the next run continues there" if self._run.cache.is_on else ""
+        kept = (
+            "; the results of finished files are cached, so the next run continues with the others"
+            if self._run.cache.is_on
+            else ""
+        )
         text = f"the run ended early: {counted(len(self._waiting), 'prompt test')} did not run{kept}"
         self._run.found.notes.append(text)
 
@@ -202,7 +206,7 @@ class Closing:
         repeats = len(terminalreporter.stats.get(REPEATED, ()))
         if repeats:
             failed = len(terminalreporter.stats.get("failed", ())) + repeats
-            written.append(f"{failed:,} failed, {repeats:,} of them repeats of a failure above")
+            written.append(f"{failed:,} failed; {repeats:,} of them for the same cause as a failure above")
         verbosity, option = self._run.config.get_verbosity(), self._run.config.option
         has_failures = option.tbstyle not in ("no", "line") and not option.no_summary
         above = self._run.tally.failures if has_failures else ()
@@ -268,7 +272,7 @@ class Closing:
 def _nothing_here(template_folders: list[str], release: str) -> str:
     """Return the note of a run without tests; chat templates below the rootdir are tested only in named folders."""
     if not template_folders and numbers_of(release) < _FIRST_WITH_YAML:
-        return f"there is no task file here: lm-eval {release} defines tasks in Python, and only YAML of 0.4 is tested"
+        return f"there is no task file here: lm-eval {release} defines tasks in Python, but only YAML tasks are tested"
     if not template_folders:
         return "there is no task file here; `promptfmt init` writes an example"
     named = " ".join(map(shlex.quote, sorted(template_folders)))

@@ -136,18 +136,18 @@ def _become_silent() -> None:
 
 def error_of(name: str, lost: Lost, position: Position | None) -> LimitExceededError:
     """Return the error message when a worker dies."""
-    endless = "look for an endless loop or a regular expression that backtracks without end"
+    endless = "look for an endless loop, or a regular expression that backtracks too much"
     if lost.reason == "processor":
         text, hint = f"{name} did not finish within {lost.limit:g} s of processor time", endless
     elif lost.reason == "memory":
         text = f"{name} took more than {lost.limit / MEGABYTE:,.0f} MB of memory"
         hint = OUT_OF_MEMORY
     elif lost.reason == "waiting":
-        text = f"{name} waited for {lost.limit:g} s and used next to no processor time"
+        text = f"{name} waited for {lost.limit:g} s, almost without using the processor"
         hint = "look for code that waits for a network, a lock or an input"
     elif lost.reason == "forged":
-        text = f"{name} wrote to the pipe of its worker"
-        hint = "look for code that writes to file descriptors that it did not open"
+        text = f"{name} damaged the connection to its worker process"
+        hint = "look for code that writes to a file descriptor without opening it"
     elif lost.reason == "unstarted":
         reason = os.strerror(lost.status) if lost.status else "the worker ended before it was ready"
         text = f"{name} did not run: no worker can be started ({reason})"

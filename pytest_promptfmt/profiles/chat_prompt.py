@@ -127,7 +127,7 @@ def prompt_of_input(
         contents = [("user", "".join([turn.text for turn in shots]))]
     if release.is_older and opening is None and not contents:
         error = UnavailableError(f"lm-eval {release.version} has no chat templates, so there is no prompt {where}")
-        raise error.because("chat prompts of releases before lm-eval 0.4.3, which have no chat templates")
+        raise error.because("releases before lm-eval 0.4.3 have no chat templates, so there are no chat prompts")
     text = ""
     if opening is not None or contents or not release.renders_inputs:
         text, opening = _rendered(profile, opening, contents, False, where)
@@ -226,7 +226,7 @@ def _rendered(
     except LimitExceededError:
         raise
     except Exception as error:
-        refused = "the template refuses these messages with and without the system message"
+        refused = "the template raises an error for these messages, also without the system message"
         what = shortened(described(error))
         raise RenderError(
             f"the chat template of profile {profile.name!r} fails for {where.removeprefix('of ')}: {what}",
@@ -370,7 +370,7 @@ def _refuse_wrong_order(messages: Sequence[Message], formatter: Formatter, where
         if message.role != expected:
             raise RenderError(
                 f"the formatter {formatter.name}{where and f', {where}'}: message {number + offset + 1} is from the"
-                f" {message.role}, expected the {expected}",
+                f" {message.role}, but a message from the {expected} was expected",
                 hint="after an optional system message, user and assistant must alternate, starting with the user",
             )
     if not messages:

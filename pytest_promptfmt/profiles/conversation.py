@@ -58,7 +58,7 @@ def render_messages(
     if len(messages) == 0:
         raise ValueError("the conversation is empty: a chat template needs a message")
     if continue_final_message and add_generation_prompt:
-        raise ValueError("the last message is continued, so no generation prompt can follow it")
+        raise ValueError("continue_final_message and add_generation_prompt cannot be used together")
     # Whatever the profile gives wins over the special tokens, as with keywords of apply_chat_template.
     given = {**profile.special_tokens, **profile.template_args}
     tools = given.pop("tools", None) if tools is None else tools
@@ -193,7 +193,7 @@ def _mark_final_message(chat: list[dict[str, Any]], field: str, source: str) -> 
     if field in REASONING_KEYS:
         copies = [key for key in REASONING_KEYS if chat[-1].get(key) == content]
     if not any(key in source for key in copies):
-        raise ValueError(f"the chat template never reads {field}, so the final message cannot be continued")
+        raise ValueError(f"the final message cannot be continued, because the chat template does not use {field}")
     if isinstance(content, (list, tuple)):
         for block in reversed(content):
             if "text" in block:
@@ -210,7 +210,7 @@ def _cut_at_marker(text: str, final: str) -> str:
     marker = _MARKER.strip()
     if final.strip() not in text or marker not in text:
         raise ValueError(
-            f"the final message {final.strip()!r} does not appear in the rendered chat, so it cannot be continued"
+            f"the final message cannot be continued, because its text is not in the rendered chat: {final.strip()!r}"
         )
     at = text.rindex(marker)
     # A template that strips contents has also stripped the space after the marker.

@@ -74,8 +74,8 @@ def encode_pairs(
         scored = tokenizer.ids(continuation, add_special_tokens=False)
         if prefix is None:
             raise TokenizerError(
-                f"the context is empty, and {tokenizer.name} has no BOS or EOS token to use instead",
-                hint="give the profile a prefix token",
+                f"the context is empty, and {tokenizer.name} has no BOS or EOS token that could begin it",
+                hint="use a tokenizer with a BOS or EOS token, or a prompt that is not empty",
             )
         return EncodedPair((prefix,), scored[1:] if scored[:1] == (prefix,) else scored, "", merged=False)
 

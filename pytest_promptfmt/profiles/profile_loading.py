@@ -91,10 +91,10 @@ def load_profile(profile: Profile, *, download: bool = False) -> LoadedProfile:
     if profile.tokenizer is None:
         if profile.template_name is not None:
             raise SettingsError(
-                f"profile {profile.name!r} uses a tokenizer's chat template {profile.template_name!r}, "
+                f"profile {profile.name!r} uses the chat template {profile.template_name!r} of its tokenizer, "
                 "but has no tokenizer",
                 position=profile.origin,
-                hint="give the profile a tokenizer, or the chat template as a file",
+                hint="set a tokenizer in the profile, or name a file as the chat template",
             )
         return LoadedProfile(profile=profile)
     from pytest_promptfmt.profiles import load_tokenizer

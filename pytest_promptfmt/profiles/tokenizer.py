@@ -216,7 +216,7 @@ class Tokenizer:
             raise TokenizerError(
                 f"the text has a lone surrogate U+{ord(text[at]):04X} at character {at + 1}, which no tokenizer can "
                 f"encode: {_around(text, at)}",
-                hint="correct the data. Such half characters often come from an escape like \\ud83d in JSON",
+                hint="correct the data. Half characters often come from an escape like \\ud83d in JSON",
             ) from error
         except BaseException as error:
             raise_panic(error, f"{self.name} cannot encode {_around(text, 0)}")

@@ -61,7 +61,8 @@ def freeze(source: Source, made: Path, digest: str) -> None:
     """
     if TOKENIZERS.is_spent:
         raise TokenizerBudgetError(
-            f"not loaded: loading tokenizers took more than {TOKENIZERS.seconds:g} s in this run",
+            "the tokenizer was not loaded, because loading others already took "
+            f"more than {TOKENIZERS.seconds:g} s in this run",
             position=Position(source.place),
             hint="fix or remove the tokenizers that fail. The others are cached for later runs",
         )
@@ -84,7 +85,7 @@ def _freeze_in_process(source: Source, made: Path, digest: str) -> None:
         raise _error(
             source,
             "loading this tokenizer needs the package transformers, which is not installed",
-            hint="pip install 'pytest-promptfmt[hf]'; a tokenizer.json by itself is read without it",
+            hint="pip install 'pytest-promptfmt[hf]'. A folder with only a tokenizer.json does not need it",
         )
     with tempfile.TemporaryDirectory(prefix="promptfmt-") as scratch:
         raw = _raw_file(source)
@@ -161,7 +162,7 @@ def explained(source: Source, kind: str, message: str, lacks: str = "") -> Token
     if "trust_remote_code" in message:
         return _error(
             source,
-            "this tokenizer needs Python code of the model, which is never run",
+            "this tokenizer needs Python code of the model, but promptfmt never runs such code",
             hint="if you trust the code, save the tokenizer as tokenizer.json; otherwise use an archetype",
         )
     for package, extra in _EXTRAS.items():
@@ -173,9 +174,9 @@ def explained(source: Source, kind: str, message: str, lacks: str = "") -> Token
             )
     hint = f"missing files: {lacks}" if lacks else None
     if message.startswith("Couldn't instantiate the backend tokenizer"):  # a list of three ways would follow
-        return _error(source, "the tokenizer has no vocabulary that transformers can read", hint)
+        return _error(source, "transformers finds no vocabulary in the tokenizer", hint)
     if {"tokenizer.json", "tokenizer_config.json"} <= source.has:
-        separate = "promptfmt can read the tokenizer.json directly, from a folder without tokenizer_config.json"
+        separate = "copy only the tokenizer.json into a folder: promptfmt can read it without transformers"
         hint = f"{hint}; {separate}" if hint else separate
     return _error(source, f"transformers cannot load the tokenizer: {kind}: {message}", hint)
 

@@ -36,7 +36,7 @@ _LONGEST_WORD: Final = 10_000
 def refuse_unbounded(content: Mapping[str, Any], file: Path) -> None:
     """Raise TokenizerError for a `tokenizer.json` (its content and path) that exceeds these limits."""
     for complaint in _complaints(content):
-        raise TokenizerError(complaint, position=Position(file), hint="this is not the tokenizer of a model")
+        raise TokenizerError(complaint, position=Position(file), hint="use the tokenizer of a real model")
 
 
 def _complaints(content: Mapping[str, Any]) -> Iterator[str]:
@@ -71,7 +71,7 @@ def _about_model(model: Mapping[str, Any]) -> Iterator[str]:
     if isinstance(longest, int) and longest > _LONGEST_WORD:
         yield f"the tokenizer allows words of {longest:,} characters; the limit is {_LONGEST_WORD:,}"
     if model.get("dropout"):
-        yield f"the tokenizer leaves out merges at random (dropout {model['dropout']}), so ids change from run to run"
+        yield f"the tokenizer skips merges at random (dropout {model['dropout']}), so token ids differ in each run"
 
 
 def _about_equal_ids(vocabulary: Mapping[str, Any]) -> Iterator[str]:

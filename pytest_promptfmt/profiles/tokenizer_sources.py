@@ -164,7 +164,7 @@ def _of_mistral(written: str) -> Source:
     if not names:
         raise TokenizerError(
             f"there is no tokenizer of mistral-common in {display_path(folder)}",
-            hint="mistral-common reads tekken.json and tokenizer.model.v1 to .v7",
+            hint="mistral-common needs a tekken.json, or a tokenizer.model.v1 to .v7",
         )
     _check_file(names[0])
     return Source(written=written, name=folder.name, layout="mistral", folder=folder, files=(names[0],))
@@ -182,7 +182,7 @@ def _of_hub(written: str, hub_id: str, revision: str | None, download: bool) -> 
             f"{written!r} is neither a path nor a tokenizer in the Hugging Face cache ({display_path(home)})",
             hint=did_you_mean(written, cached_hub_ids())
             or _did_you_mean_archetype(written)
-            or "--promptfmt-download downloads it. Without a network, name a local folder with its files",
+            or "to download it, use --promptfmt-download. Without a network, name a local folder with its files",
         )
     return _of_folder(written, hub_id, folder, hub_id=hub_id, revision=commit)
 
@@ -333,7 +333,7 @@ def _unreachable(hub_id: str, error: Exception) -> TokenizerError:
     return TokenizerError(
         f"the tokenizer {hub_id!r} could not be downloaded: {type(error).__name__}: {first}",
         hint=did_you_mean(hub_id, cached_hub_ids())
-        or "a gated or private model needs `hf auth login`; check the name and the network",
+        or "check the name and the network. For a gated or private model, first run `hf auth login`",
     )
 
 

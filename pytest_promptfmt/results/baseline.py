@@ -146,7 +146,7 @@ class BaselineRun:
         if self._path is None:
             return None
         if self._update is not None and not_run:
-            refused = f"{counted(len(not_run), 'test')} could not be set up, such as {min(not_run)}"
+            refused = f"{counted(len(not_run), 'test')} could not start, such as {min(not_run)}"
             return BaselineResult(path=self._path, accepted=0, refused=refused)
         seen = list(outcomes)
         accepted = [each for outcome in seen for each in outcome.accepted]
@@ -231,7 +231,7 @@ def baseline_lines(result: BaselineResult, *, verbosity: int = 0) -> Iterator[st
         yield f"{counted(result.accepted, 'finding')} accepted by {name}"
     if result.removable:
         gone = counted(len(result.removable), "entry no longer occurs", "entries no longer occur")
-        yield f"{name}: {gone}; --promptfmt-baseline-update prune removes these entries:"
+        yield f"{name}: {gone}. To remove these entries, use --promptfmt-baseline-update prune:"
         lines = [f"{entry.file}: {entry.code} {entry.message} ({entry.task})" for entry in result.removable]
         yield from first_of(lines, None if verbosity > 0 else LINES, "    ", LISTED_BY_V)
 

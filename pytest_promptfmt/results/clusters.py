@@ -25,12 +25,12 @@ EFFECTS: Final = tuple(Effect)
 
 MEANINGS: Final[Mapping[str, str]] = {
     "error": "could not be read or rendered",
-    "damaged": "the snapshot file cannot be trusted",
-    "misread": "answers are not read or scored as they should be",
+    "damaged": "the snapshot file is damaged or was edited by hand",
+    "misread": "answers are read or scored wrongly",
     "changed": "the prompt differs from the snapshot",
     "new": "there is no snapshot yet",
-    "renamed": "the same prompts under another name",
-    "obsolete": "a snapshot that no task defines",
+    "renamed": "the snapshot has another name, but the same prompts",
+    "obsolete": "a snapshot without a task",
     "header-only": "only the header of the snapshot is out of date",
 }
 """Categories of problems, each with its meaning."""
@@ -94,11 +94,11 @@ class Cluster:
 
     @property
     def line(self) -> str:
-        """Return `changed, 12 items of 6 tasks: the headline`."""
+        """Return `changed, 12 tests of 6 tasks: the headline`."""
         return f"{self.category}, {self.size()}: {self.headline}"
 
-    def size(self, noun: str = "item") -> str:
-        """Return `12 items of 6 tasks`."""
+    def size(self, noun: str = "test") -> str:
+        """Return `12 tests of 6 tasks`."""
         return f"{counted(len(self.members), noun)} of {counted(len(self.tasks), 'task')}"
 
     def files(self, rootdir: Path) -> list[str]:

@@ -80,7 +80,7 @@ def outcome_of(
 def compared_lines(who: str, changed: str, verdict: Verdict) -> Iterator[str]:
     """Yield how a snapshot compares: damaged, missing, or a diff below the line about what `changed`."""
     if verdict.error is not None:
-        yield from (f"{who}: the snapshot cannot be trusted", str(verdict.error))
+        yield from (f"{who}: the snapshot file is damaged or was edited by hand", str(verdict.error))
     elif verdict.state == "missing":
         yield from (f"{who}: {MEANINGS['new']}", display_path(verdict.path))
     else:
@@ -92,7 +92,7 @@ def compared_lines(who: str, changed: str, verdict: Verdict) -> Iterator[str]:
 def repeated_findings(outcome: Outcome, first: str) -> str:
     """Return the text of an item with the same findings as the item `first`."""
     codes = ", ".join(dict.fromkeys(error.code for error in outcome.errors))
-    return f"{outcome.task}: {codes}, as {first}"
+    return f"{outcome.task}: {codes}, the same findings as in {first}"
 
 
 def repeated_failure(repeats: str, outcome: Outcome, first: str, command: Callable[[], str]) -> str | None:
@@ -129,7 +129,7 @@ def explanation(
     who = f"{outcome.task} [{outcome.profile}]"
     if verdict.renamed_from is not None:
         path = display_path(verdict.path)
-        yield f"{who}: there is no snapshot {path}, but an unused one has the same prompts"
+        yield f"{who}: there is no snapshot {path}, but another snapshot, which no task uses, has the same prompts"
         yield outcome.title
         return
     prompts = f"{outcome.docs} of {counted(docs, 'doc')}"
@@ -158,7 +158,11 @@ def misread_lines(task: str, failing: Sequence[PhrasingRow], problems: Sequence[
         yield f"{task} [extraction]: the filters misread {counted(len(failing), 'phrasing')}"
         rows = [f"{row.title}\n    {row.evidence}" if row.evidence else row.title for row in failing]
         yield from first_of(rows, LINES, "  ")
-        yield "accept with a reason: metadata.promptfmt.expected_failures: {" + failing[0].id + ": why}"
+        yield (
+            "to accept this, give a reason in the task: metadata.promptfmt.expected_failures: {"
+            + failing[0].id
+            + ": why}"
+        )
     yield from problems
 
 

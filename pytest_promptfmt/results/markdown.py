@@ -46,7 +46,9 @@ def bounded(head: str, blocks: Sequence[str], limit: int, tail: str = "") -> str
         parts.append(block)
         shown += 1
     if shown < len(blocks):
-        parts.append(f"_… and {len(blocks) - shown:,} more, left out to stay below {limit:,} bytes._\n")
+        parts.append(
+            f"_{len(blocks) - shown:,} more changes are left out: this report may have at most {limit:,} bytes._\n"
+        )
     return "\n".join([*parts, tail] if tail else parts)
 
 
@@ -70,15 +72,15 @@ def _head(result: RunResult) -> Iterator[str]:
     passed, failing = counts.get("passed", 0), counts.get("finding", 0)
     yield "## Prompt formats\n"
     if not problems and not failing:
-        yield f"Nothing changed in {counted(passed, 'item')}."
+        yield f"{counted(passed, 'test')} passed."
     else:
-        yield "| | items | |\n|---|--:|---|"
+        yield "| | tests | |\n|---|--:|---|"
         yield from (f"| {name} | {count:,} | {MEANINGS[name]} |" for name, count in problems.items())
         if failing:
             yield f"| finding | {failing:,} | a rule found a mistake |"
         yield f"| passed | {passed:,} | |"
     others = {"skipped": "skipped", "accepted": "in the baseline"}
-    yield from (f"\n{counted(counts[name], 'item')} {text}." for name, text in others.items() if counts.get(name))
+    yield from (f"\n{counted(counts[name], 'test')} {text}." for name, text in others.items() if counts.get(name))
     yield ""
     if result.archetypes:
         yield f"{archetype_note([code(name) for name in result.archetypes])}.\n"
@@ -90,7 +92,7 @@ def _head(result: RunResult) -> Iterator[str]:
         yield f"Accept all changes: {code(result.accept_command)}{patch}\n"
 
 
-def cluster_blocks(clusters: Iterable[Cluster], noun: str = "item") -> list[str]:
+def cluster_blocks(clusters: Iterable[Cluster], noun: str = "test") -> list[str]:
     """Return a block for each cluster of what `noun` names; the diffs of the first few are unfolded."""
     return [_cluster_block(cluster, noun, is_open=number < OPEN_DIFFS) for number, cluster in enumerate(clusters)]
 

@@ -36,7 +36,7 @@ def header_lines(settings: Settings) -> list[str]:
     allowed = ", ".join(["the rootdir", *(display_path(path) for path in settings.allow_code)])
     code = "Python code is not run" if settings.no_code else f"Python code may run below {allowed}"
     if settings.no_code and settings.rules:
-        code += f"; rules are not read from {', '.join(display_path(path) for path in settings.rules)}"
+        code += f"; rules of your own are not loaded from {', '.join(display_path(path) for path in settings.rules)}"
     profiles = ", ".join(settings.run_id(profile.name) for profile in settings.profiles)
     lines = [f"promptfmt: profiles {profiles}; {code}"]
     notes = (archetype_note(archetypes_of(settings)), release_note(settings))
@@ -47,7 +47,7 @@ def header_lines(settings: Settings) -> list[str]:
 
     first = [name for name in names if is_first_use(name)]
     if first:
-        lines.append(f"promptfmt: first use of {', '.join(first)}; converting tokenizers may take minutes")
+        lines.append(f"promptfmt: {', '.join(first)} will be converted before the first use, which may take minutes")
     return lines
 
 
@@ -61,14 +61,16 @@ def release_note(settings: Settings) -> str:
     around = None if found else found_release(settings.rootdir)
     files = ""
     if around is not None and around[0] != release.version:
-        files = f"; built-in tasks are those of lm-eval {around[0]}, {around[1]}"
+        files = f"; the built-in tasks come from lm-eval {around[0]}, {around[1]}"
     if not release.is_compared:
         nearest = OLDEST if release.is_older else LATEST.version
         other = f"{release.version} ({found})" if found else release.version
-        what = "in shots, delimiters or default generation arguments; `promptfmt verify` compares them"
-        return f"prompts are those of lm-eval {nearest}; those of {other} may differ {what}{files}"
+        what = (
+            "in few-shot examples, delimiters or default generation arguments; to compare them, use `promptfmt verify`"
+        )
+        return f"prompts are made as in lm-eval {nearest}; the prompts of lm-eval {other} may differ {what}{files}"
     differs = files or release.differs_from(LATEST)
-    return f"prompts are those of lm-eval {release.version}{place}{files}" if differs else ""
+    return f"prompts are made as in lm-eval {release.version}{place}{files}" if differs else ""
 
 
 def archetypes_of(settings: Settings) -> tuple[str, ...]:
@@ -102,13 +104,13 @@ def _summary(result: RunResult, verbosity: int) -> Iterator[str]:
             yield f"    {listed(cluster.tasks, names)}"
         yield from (f"    {profile}: {tokens}" for profile, tokens in cluster.tokens.items())
     if len(clusters) > shown:
-        yield f"… and {len(clusters) - shown:,} more distinct problems; -v lists them all"
+        yield f"… and {len(clusters) - shown:,} more problems; -v lists them all"
     for keys, tasks in result.unseen.items():
         told = f"only the text next to the media of {keys} is tested, {counted(len(tasks), 'task')}"
         yield f"{told}: {listed(tasks, names)}"
     for reason, tasks in sorted(result.skipped.items(), key=lambda entry: -len(entry[1])):
         remedy = result.remedies.get(reason)
-        yield f"skipped, {counted(len(tasks), 'item')}: {reason}" + (f"; {remedy}" if remedy else "")
+        yield f"skipped, {counted(len(tasks), 'test')}: {reason}" + (f"; {remedy}" if remedy else "")
         causes = [f"{cause}, {counted(len(names), 'task')}" for cause, names in result.skip_causes[reason].items()]
         yield from first_of(causes, None if verbosity > 0 else PLACES, "    ")
     if result.accept_command:
@@ -125,14 +127,14 @@ def since_lines(result: RunResult) -> Iterator[str]:
         return
     now = [cause.identity for cause in result.causes.values()]
     new, gone = sum(map(result.is_new, now)), sorted(result.earlier.difference(now))
-    yield f"causes since the earlier run: {new:,} new, {len(gone):,} gone"
+    yield f"compared with the earlier run: {counted(new, 'new problem')}, {len(gone):,} gone"
     yield from first_of([f"gone: {' '.join(identity)}" for identity in gone], LINES)
 
 
 def _globs(result: RunResult) -> Iterator[str]:
     unused = [glob for glob, is_used in used_globs(result.outcomes).items() if not is_used]
     for what, globs in (("ignores any finding", unused), ("matches any file", result.unmatched_globs)):
-        yield from (f"promptfmt_per_file_ignores: {glob!r} no longer {what}; remove the line" for glob in globs)
+        yield from (f"promptfmt_per_file_ignores: the line {glob!r} no longer {what}; remove it" for glob in globs)
 
 
 def _figures(result: RunResult, verbosity: int) -> list[str]:
@@ -201,7 +203,7 @@ def totals(groups: Iterable[FindingGroup]) -> str:
         counts[group.severity] += group.count
         fixable += group.count if group.is_fixable else 0
     found = ", ".join(counted(counts[severity], severity) for severity in SEVERITIES if counts[severity])
-    fix = f"; `promptfmt fix` may fix {fixable:,} [*]" if fixable else ""
+    fix = f"; try `promptfmt fix` for the {fixable:,} marked [*]" if fixable else ""
     return f"{found}{fix}; details: `promptfmt explain CODE`"
 
 
@@ -245,4 +247,4 @@ def excerpts(group: FindingGroup, most: int | None) -> Iterator[str]:
     for folder, saw in shown:
         yield f"  saw: {saw}" if len(shown) == 1 or folder == "." else f"  saw in {folder}: {saw}"
     if len(seen) > len(shown):
-        yield f"  … and texts in {counted(len(seen) - len(shown), 'more folder')}"
+        yield f"  … and other texts in {counted(len(seen) - len(shown), 'more folder')}"

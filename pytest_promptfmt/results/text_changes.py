@@ -129,7 +129,7 @@ def text_change(
     facts = [(name, old.header.get(name), new.header.get(name)) for name in _FACTS]
     differ = [(name, before or "none", after or "none") for name, before, after in facts if before != after]
     if differ:
-        title = f"{', '.join(f'{name} {before} became {after}' for name, before, after in differ)}: {title}"
+        title = f"{', '.join(f'{name} {before} → {after}' for name, before, after in differ)}: {title}"
         return TextChange(key=stable_key(json.dumps(differ)), title=title, cause=cause, is_fact=True)
     words = words_of(text)
     if cause is None or not (words.gone or words.came):
@@ -163,9 +163,9 @@ def describe_token_change(changed: Iterable[Change]) -> str:
         return ""
     old, new = next(((old, new) for old, new in pairs if old != new), pairs[0])
     if old == new:
-        return f"{new.partition(':')[0]}: the same number of tokens, but different ones in the middle"
+        return f"{new.partition(':')[0]}: the number of tokens is the same, but some tokens in the middle differ"
     at = shared_start(old, new)
-    return f"{clipped(old, at, _SHOWN_WIDTH)} became {clipped(new, at, _SHOWN_WIDTH)}"
+    return f"{clipped(old, at, _SHOWN_WIDTH)} → {clipped(new, at, _SHOWN_WIDTH)}"
 
 
 # -- the key that made a change ----------------------------------------------------------------------------------------
@@ -406,7 +406,7 @@ def _title(change: Change, cause: ChangeCause | None) -> str:
     if change.removed and change.added:
         old, new = change.removed[0].strip(), change.added[0].strip()
         at = shared_start(old, new)
-        return f"{_shown(old, at)} became {_shown(new, at)}, {where}"
+        return f"{_shown(old, at)} → {_shown(new, at)}, {where}"
     lines = change.removed or change.added
     line = _shown(lines[0].strip())
     more = f" and {counted(len(lines) - 1, 'more line')}" if len(lines) > 1 else ""

@@ -53,26 +53,26 @@ def next_steps(result: RunResult) -> Iterator[str]:
     counts = result.counts
     errors = counts.get("error", 0)
     if errors:
-        yield f"{counted(errors, 'item')} cannot be read or rendered: fix the files, or accept them in a baseline."
+        yield f"{counted(errors, 'test')} cannot read or render a task: fix the files, or accept this in a baseline."
     failing = [group for group in result.findings if group.severity is Severity.ERROR]
     if failing:
         codes = listed(sorted({group.code for group in failing}), NAMES)
         number = sum(group.count for group in failing)
         fixes = "try `promptfmt fix --write`, " if any(group.is_fixable for group in failing) else ""
         yield (
-            f"{counted(number, 'finding')} ({codes}): {fixes}fix them, ignore them with a reason "
-            "(`promptfmt explain CODE`), or accept them in a baseline. An update of snapshots does not fix findings."
+            f"{counted(number, 'finding')} ({codes}): {fixes}fix the findings, ignore them with a reason "
+            "(`promptfmt explain CODE`), or accept them in a baseline. --snapshot-update does not fix findings."
         )
     if counts.get("misread"):
         number = counts["misread"]
-        yield f"{counted(number, 'item')} with misread answers: fix filter or prompt, or accept them in a baseline."
+        yield f"{counted(number, 'test')} with misread answers: fix filters or prompts, or accept this in a baseline."
     if errors or failing or counts.get("misread"):
-        yield "A baseline is written with `--promptfmt-baseline FILE --promptfmt-baseline-update write`."
+        yield "To write a baseline: `--promptfmt-baseline FILE --promptfmt-baseline-update write`."
     for reason, remedy in result.remedies.items():
-        yield f"{counted(len(result.skipped[reason]), 'item')} not tested: {reason}. To test them: `{remedy}`."
+        yield f"{counted(len(result.skipped[reason]), 'test')} skipped: {reason}. To run them: `{remedy}`."
     if result.accept_command:
         patch = f"`git apply {result.patch}`, or " if result.patch else ""
-        yield f"If the changed prompts are meant: {patch}`{result.accept_command}`; commit the snapshots."
+        yield f"If the prompts changed on purpose: run {patch}`{result.accept_command}`, then commit the snapshots."
 
 
 def json_report(result: RunResult) -> str:

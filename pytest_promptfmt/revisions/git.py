@@ -58,7 +58,7 @@ class Repository:
         SettingsError if this commit is unknown.
         """
         if git(self.top, "status", "--porcelain", "--ignore-submodules=all"):
-            return "HEAD", "it has uncommitted changes"
+            return "HEAD", "there are uncommitted changes"
         default = self._default_branch()
         try:
             base = git(self.top, "merge-base", "HEAD", default).decode().strip() if default else ""
@@ -99,9 +99,9 @@ class Repository:
         if ".." in revision:
             old, new = revision.split("...")[:2] if "..." in revision else revision.split("..")[:2]
             old = f"$(git merge-base {old or 'HEAD'} {new or 'HEAD'})" if "..." in revision else old or "HEAD"
-            return f"give the two revisions as two arguments: promptfmt diff {old} {new or 'HEAD'}"
+            return f"write the two revisions as separate arguments: promptfmt diff {old} {new or 'HEAD'}"
         if (self.top / revision).exists():
-            return f"that is a path: use --path {revision}, after the revision to compare with"
+            return f"this is a path, not a revision. Write --path {revision} after the revision"
         names = git(self.top, "for-each-ref", "--format=%(refname:short)").decode("utf-8", "replace").split()
         remote = next((name for name in names if name.endswith(f"/{revision}")), None)
         if remote is not None:
@@ -110,7 +110,10 @@ class Repository:
         if close is not None:
             return close
         if git(self.top, "rev-parse", "--is-shallow-repository").strip() == b"true":
-            return "this clone is shallow: run git fetch --unshallow, or set fetch-depth: 0 in a workflow"
+            return (
+                "this clone is shallow, so old commits are missing. Run git fetch "
+                "--unshallow, or set fetch-depth: 0 in the workflow"
+            )
         return "`git log --all --oneline` lists all commits" if names else "the repository has no commit yet"
 
     def blobs(self, commit: str | None) -> dict[str, str]:

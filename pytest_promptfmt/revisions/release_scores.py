@@ -50,7 +50,7 @@ def release_scores(
     by_release = [*((each.stated_release, each) for each in known), *((each.release, each) for each in known)]
     harness = next((each for release, each in by_release if numbers_of(release) == numbers_of(version)), None)
     if harness is None:
-        return ReleaseScores(version, f"lm-eval {version} is not installed; give its folder with --lm-eval")
+        return ReleaseScores(version, f"lm-eval {version} is not installed. Name its folder with --lm-eval")
     with TemporaryDirectory(prefix="promptfmt-") as folder:
         chosen = [f"--promptfmt-comparisons={folder}", f"--promptfmt-scored-by={harness.folder}"]
         chosen += [f"--promptfmt-allow-code={harness.folder}"]
@@ -77,7 +77,7 @@ def with_scores(compared: Compared, old: ReleaseScores, new: ReleaseScores) -> C
         if values[0] != values[1]
     ]
     if not problems and {key for key in before if key[0]} != {key for key in after if key[0]}:
-        problems = ["the two releases read the task differently, so only some answers were tried with both"]
+        problems = ["the two releases interpret the task differently, so only some answers were scored with both"]
     return replace(compared, tried=len(both), changed_scores=tuple(changes), not_scored="; ".join(problems))
 
 

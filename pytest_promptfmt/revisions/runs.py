@@ -88,8 +88,11 @@ def compare_revisions(
             (tree / inside).mkdir(parents=True, exist_ok=True)
         for path in wanted:
             if not trees.has(path):
-                hint = did_you_mean(path.name, trees.beside(path)) or f"`git log --all -- {path}` finds its commits"
-                raise SettingsError(f"neither revision has {path}", hint=hint)
+                hint = (
+                    did_you_mean(path.name, trees.beside(path))
+                    or f"to find the commits with this path: `git log --all -- {path}`"
+                )
+                raise SettingsError(f"{path} is in neither revision", hint=hint)
         sides = _Sides(trees, inside, wanted, tasks)
         pointers = trees.pointers()
         globs = [word for glob in tasks for word in ("--promptfmt-task", glob)]
@@ -259,7 +262,7 @@ class _Sides:
         for name, (task, failure) in self._unreadable.items():
             file = self.below_cwd(name)
             step = f"run pytest --promptfmt {file} to see the error"
-            reason = f"the file changed, but neither revision of it can be read: {failure}"
+            reason = f"the file changed, but it cannot be read in either revision: {failure}"
             judgement.unknown.append(Unknown(task, file, reason, step))
         named = {each.file for each in judgement.unknown} | {each.file for each in judgement.changed}
         named |= {member["file"] for member in members}
@@ -321,14 +324,16 @@ class _Sides:
         ]
         run_pytest(tree / self._inside, [*outputs, *options], known)
         if not result.exists():
-            raise RevisionError("pytest wrote no result; does a conftest.py of this revision disable its summary?")
+            raise RevisionError(
+                "pytest wrote no result, perhaps because a conftest.py of this revision disables the summary of pytest"
+            )
         text = result.read_text("utf-8", "surrogateescape").replace(f"{tree}{os.sep}", "")
         found: dict[str, Any] = json.loads(text)
         if found["not_run"]:
             failed = f"{counted(len(found['not_run']), 'test')}, such as {found['not_run'][0]}"
             raise RevisionError(
-                f"pytest could not set up {failed}",
-                hint="run pytest --promptfmt to see why; the cause can be a conftest.py or a plugin",
+                f"{failed}, could not start",
+                hint="to see why, run pytest --promptfmt. The cause can be a conftest.py or a plugin",
             )
         return found
 

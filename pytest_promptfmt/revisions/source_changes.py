@@ -150,7 +150,7 @@ def _failure(tree: Path, name: str) -> tuple[str, str] | None:
     except OSError:
         return None
     task = found[0].config.get("task") if len(found) == 1 and kind_of(found[0].config) == "group" else None
-    text = "group has no list under `task`, so lm-eval 0.4.13 gives it no members"
+    text = "the group has no list under `task`, so in lm-eval 0.4.13 it has no members"
     return (task, text) if isinstance(task, str) else None
 
 

@@ -46,7 +46,7 @@ def as_comparison(
     found_again = {_prompt(each, "old_file", "old") for each in renamed}
     removed = [prompt for prompt in result["removed"] if _prompt(prompt) not in found_again]
     members = [{name: prompt[name] for name in ("task", "profile", "file")} for prompt in renamed]
-    clusters += _cluster("renamed", "the same prompts under another name", members)
+    clusters += _cluster("renamed", "the snapshot has another name, but the same prompts", members)
     clusters += _cluster("obsolete", f"tasks that {new} does not have", removed)
     counts = Counter({name: count for name, count in result["counts"].items() if name not in CATEGORIES})
     for cluster in clusters:

@@ -40,7 +40,7 @@ _WORDS: Final = re.compile(r"(?:«|\\u00ab).*?(?:»|\\u00bb)")
 _REPORT: Final = re.compile(r"(?:print|warnings\.warn|(?:\w*logger|logging|log)\.\w+|\w+ = (?:logging\.)?getLogger)\(")
 _RAISES: Final = "! "
 _PROCESSING: Final = ("process_docs", "fewshot_config.process_docs")
-_NO_ROWS: Final = "no docs for a task class"
+_NO_ROWS: Final = "there are no docs for the task class"
 
 
 Place = tuple[str, str]
@@ -125,7 +125,7 @@ def judge(
     ):
         columns = _other_columns(old, new)
         if not shown or _without_words(old) == _without_words(new):
-            found.changed.append(UnseenChange(task, file, f"other columns are read{columns}", section=COLUMNS))
+            found.changed.append(UnseenChange(task, file, f"the task now uses other columns{columns}", section=COLUMNS))
             found.only_names.add((file, task))
     elif differing or (own and (is_given or not old["same"])):
         if not shown:
@@ -149,14 +149,14 @@ def judge_other(found: Judgement, task: str, file: str, sides: tuple[Path, Path]
         said, step = f"the file changed, but could not be rendered: {why}", f"run pytest --promptfmt {file}"
         found.unknown.append(Unknown(task, file, said, step))
     elif not file.endswith(".py") and meaning_of(sides[0]) != meaning_of(sides[1]):
-        step = "render more docs or conversations, until a prompt shows the change"
-        found.unknown.append(Unknown(task, file, "the file changed, but no rendered prompt did", step))
+        step = "add docs or conversations in which the change is visible"
+        found.unknown.append(Unknown(task, file, "the file changed, but the rendered prompts did not", step))
 
 
 def _rewriting(difference: SourceDifference, key: str) -> str:
     """Return a key with its values on both sides."""
     sides = (json.dumps(side.values.get(key), default=str) for side in (difference.old, difference.new))
-    return f"{key}: {' became '.join(map(_cut, sides))}"
+    return f"{key}: {' → '.join(map(_cut, sides))}"
 
 
 def _judge_reading(
@@ -203,7 +203,7 @@ def _judge_code_of_scoring(
             return
         why = f"{next(filter(None, missed))} did not run"
     said = f"answers: the code of {change.key} changed ({change.code[0].shown}), but {why or 'no answer was scored'}"
-    step = "replay recorded completions on both sides, or compare the code"
+    step = "replay recorded completions with both revisions, or compare the code"
     found.unknown.append(Unknown(task, difference.file, said, step))
 
 
@@ -247,19 +247,19 @@ def _reasons(
     lines = lines_of(old), lines_of(new)
     for change in difference.changes:
         if change.key in _PROCESSING and change.is_rewritten and not change.code:
-            yield f"{change.key} is now another function, and it is unknown which docs it keeps"
+            yield f"{change.key} is now another function, and it is unknown which docs this function keeps"
         if change.use != "reading":
             for each in filterfalse(_only_reports, change.code):
                 missed = not_reached(each, change.closures, lines)
                 if missed:
-                    why = "" if is_given or change.use == "prompt" else ": synthetic docs are not passed to this code"
+                    why = "" if is_given or change.use == "prompt" else ", because it gets no synthetic docs"
                     yield f"the code of {change.key} changed, but {missed} did not run{why}"
     for label, *_ in _differing_edges(renderings):
-        yield f"the text of the two revisions differs for docs with {label}"
+        yield f"the revisions have different texts for docs with {label}"
     for part in (*old["unseen"], *new["unseen"]):
         yield f"{_excerpted(part)} changed, but appears in no prompt"
     if old["columns"] != new["columns"]:
-        yield f"the task now reads other columns, but the docs have the same values there{_other_columns(old, new)}"
+        yield f"the task now uses other columns, but in the docs their values are the same{_other_columns(old, new)}"
     if not old["same"] and not is_given:
         yield "the docs cannot be compared"
 
@@ -287,7 +287,7 @@ def _step_to_render(difference: SourceDifference, why: str) -> str:
 
 def _step(difference: SourceDifference) -> str:
     if _is_class(difference):
-        return f"give the task rows that show the change, in {difference.new.name}.docs.jsonl, then compare again"
+        return f"put rows that show the change into {difference.new.name}.docs.jsonl, then compare again"
     return f"run promptfmt freeze {difference.file}, then compare again"
 
 
@@ -319,7 +319,7 @@ def _other_columns(old: TaskRendering, new: TaskRendering) -> str:
         for side in (old, new)
     )
     gone, come = sorted(before - after), sorted(after - before)
-    return f" ({', '.join(gone) or 'none'} became {', '.join(come) or 'none'})" if gone or come else ""
+    return f" ({', '.join(gone) or 'none'} → {', '.join(come) or 'none'})" if gone or come else ""
 
 
 def _seen(task: str, file: str, way: str, old: list[str], new: list[str]) -> UnseenChange:
@@ -367,7 +367,7 @@ def _excerpt(old: str, new: str) -> str:
     start = start if start > 4 else 0
     end = shared_end(old[start:], new[start:])
     cut = max(end - _CONTEXT, 0)
-    return " became ".join(_excerpted(text[start : len(text) - cut]) for text in (old, new))
+    return " → ".join(_excerpted(text[start : len(text) - cut]) for text in (old, new))
 
 
 def _excerpted(text: str) -> str:

@@ -364,6 +364,8 @@ def _raised(data: bytes, place: Position) -> bytes:
     new = None if match is None else next_version(match[1].decode())
     if match is None or new is None:
         raise SourceError(
-            "this version is not a number that can be raised", position=place, hint="write the new version yourself"
+            "this version is not a number, so it cannot be raised automatically",
+            position=place,
+            hint="write the new version into the file",
         )
     return data[: match.start(1)] + new.encode() + data[match.end(1) :]

@@ -58,7 +58,7 @@ def read_settings_file(path: Path, *, is_at_rootdir: bool) -> SettingsFile:
             return SettingsFile(path=path, values={}, profiles={})
         parsed = parse_file(path, gate.status_of(path), data)
     for name, position, _ in parsed.repeated:
-        raise SettingsError(f"the key {name!r} is written twice", position=position, hint="keep one of them")
+        raise SettingsError(f"the key {name!r} appears twice", position=position, hint="keep one of them")
     values = dict(_converted(parsed, (), parsed.values, KEYS, is_at_rootdir=is_at_rootdir))
     profiles = {name: dict(_profile(parsed, name, written)) for name, written in values.pop("profiles", {}).items()}
     return SettingsFile(path=path, values=values, profiles=profiles, parsed=parsed)
@@ -70,7 +70,10 @@ def _profile(parsed: ParsedFile, name: Any, written: Any) -> Iterator[tuple[str,
         raise SettingsError(
             f"{name!r} cannot be the name of a profile",
             position=parsed.locate(keys) or parsed.locate(("profiles",)),
-            hint="the name is part of test ids and file names: no whitespace, and none of , : = * ? [ ] / \\",
+            hint=(
+                "the name is used in test ids and file names, so it cannot have "
+                "whitespace, or any of , : = * ? [ ] / \\"
+            ),
         )
     if not isinstance(written, Mapping):
         raise SettingsError(
@@ -100,9 +103,9 @@ def _converted(
         key = known[name]
         if key.at_rootdir and not is_at_rootdir:
             raise SettingsError(
-                f"{name!r} is read only in the rootdir",
+                f"{name!r} has no effect here: it is used only in the rootdir",
                 position=position,
-                hint=f"move the key to {FILE_NAMES[0]} in pytest's rootdir",
+                hint=f"move the key to the {FILE_NAMES[0]} in pytest's rootdir",
             )
         try:
             yield name, key.kind.convert(value)

@@ -118,13 +118,13 @@ def known_engine(written: str, folder: Path, where: Position | None) -> str:
         return written
     if not written.endswith(RECORDED):
         server = written.partition(":")[0]
-        hint = f"write FILE.jsonl, made with promptfmt record --engine {server}:URL --to FILE.jsonl"
+        hint = f"make a recording with promptfmt record --engine {server}:URL --to FILE.jsonl, and name FILE.jsonl"
         raise SettingsError(
-            f"unknown template engine {written!r}; known: {', '.join(ENGINES)}, and files *.jsonl",
+            f"unknown template engine {written!r}; expected one of {', '.join(ENGINES)}, or a file *.jsonl",
             position=where,
             hint=did_you_mean(written, ENGINES) or hint,
         )
-    return str(_there(folder, written, where, "recording", "make the recording with promptfmt record"))
+    return str(_there(folder, written, where, "recording", "to make the recording, use promptfmt record"))
 
 
 def known_host(written: str, where: Position | None) -> str:
@@ -191,7 +191,7 @@ def with_template(profile: Profile, written: str | None, folder: Path, where: Po
         )
     if profile.tokenizer is None:
         raise SettingsError(
-            f"unknown chat template {written!r}, and the profile has no tokenizer",
+            f"unknown chat template {written!r} (the profile has no tokenizer that could contain it)",
             position=where,
             hint=did_you_mean(written, CHAT_TEMPLATES)
             or f"name a file, or one of {', '.join((OWN, NONE, *CHAT_TEMPLATES))}",
@@ -248,13 +248,11 @@ def overridden(
     for profile in profiles:
         for option, values in (("--promptfmt-tokenizer", tokenizer), ("--promptfmt-chat-template", template)):
             if len(values) > 1:
-                raise SettingsError(
-                    f"with --promptfmt-profile, {option} can be given only once, not {len(values)} times"
-                )
+                raise SettingsError(f"with --promptfmt-profile, use {option} only once, not {len(values)} times")
             if values and profile == PLAIN:
                 raise SettingsError(
                     "the profile 'plain' cannot have a tokenizer or chat template",
-                    hint=f"leave out --promptfmt-profile: {option} makes a separate profile",
+                    hint=f"leave out --promptfmt-profile. Then {option} makes a separate profile",
                 )
         if tokenizer:
             profile = with_tokenizer(profile, tokenizer[0], folder, rootdir)

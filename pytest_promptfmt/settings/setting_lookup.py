@@ -55,7 +55,7 @@ class SettingLookup:
             return None
         given = self.config.getoption(setting.option)
         if isinstance(given, list) and not all(str(each).strip() for each in given):
-            raise SettingsError(f"{setting.option} is empty", hint=f"write {setting.written}, or leave it out")
+            raise SettingsError(f"{setting.option} is empty", hint=f"write {setting.written}, or remove the setting")
         return _parsed(setting, given or None, setting.option, Path.cwd())
 
     def configured(self, name: str) -> Any:

@@ -166,7 +166,7 @@ PER_FILE: Final = ValueType(
     "linelist",
 )
 TRAINED: Final = ValueType(
-    "a template, or a mapping of training templates (globs) to the templates that they train for",
+    "a template, or a mapping: globs of training templates, and the template for which each is made",
     {"anyOf": [{"type": "string"}, {"type": "object", "additionalProperties": {"type": "string"}}]},
     _trained,
 )

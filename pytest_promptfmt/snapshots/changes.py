@@ -177,7 +177,7 @@ def _decode(stored: bytes, path: Path) -> str:
         raise SnapshotError(
             f"byte {stored[error.start]:#04x} is not UTF-8",
             position=Position(path, line),
-            hint="find the change of encoding with `git log`, then rewrite the file with --snapshot-update",
+            hint="find the commit that changed the encoding (`git log`), then rewrite the file with --snapshot-update",
         ) from None
 
 
@@ -213,7 +213,7 @@ def unified_diff(
     """
     lines = list(islice(_diff(old, new, context, max_width), max_lines + 1))
     if len(lines) > max_lines:
-        lines[-1] = "… and more lines"
+        lines[-1] = "… (more lines follow)"
     return lines
 
 
@@ -246,7 +246,7 @@ def _diff(old: Document, new: Document, context: int, width: int) -> Iterator[st
                 at = hunk.old_end
             yield from (f" {line[:width]}" for line in shown[0][at : at + context])
     if left_out:
-        yield f"… and {left_out:,} more places with changes that are shown above"
+        yield f"… and the same changes in {left_out:,} more place{'s' * (left_out > 1)}"
 
 
 def _kind_of_edit(removed: Sequence[str], added: Sequence[str]) -> tuple[Any, ...]:
@@ -266,7 +266,7 @@ def _replaced(removed: Sequence[str], added: Sequence[str], width: int) -> Itera
     yield from (f"+{clipped(line, start, width)}" for line, start in zip(added, starts, strict=False))
     for (one, other), start in zip(pairs, starts, strict=False):
         if _looks_alike(one, other):
-            yield f"?they look alike: {_code_points(one, start)} became {_code_points(other, start)}"
+            yield f"?they look alike: {_code_points(one, start)} → {_code_points(other, start)}"
 
 
 def clipped(line: str, at: int, width: int) -> str:

@@ -47,7 +47,7 @@ _USUAL_DELIMITERS: Final = {"target_delimiter": " ", "fewshot_delimiter": "\n\n"
 _MAX_DEPTH = 20
 _MAX_INT_BITS = 4096  # far below the 4300 digits at which Python refuses to write a number
 _LONGEST_ARGUMENT = 120
-_TOO_MUCH_TEXT = "the docs are very long: show fewer of them, or raise time_limit"
+_TOO_MUCH_TEXT = "the docs are very long: use fewer docs in snapshots, or raise time_limit"
 
 
 def most_informative_profile(profiles: Sequence[Profile]) -> Profile | None:

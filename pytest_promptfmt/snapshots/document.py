@@ -44,7 +44,7 @@ _DOC = re.compile(r"doc ([1-9][0-9]{0,17})")
 _TASK = "task"
 _END = re.compile(r"end: (\d{1,18}) docs?, digest ([0-9a-f]{16})")
 _CONFLICT = re.compile(r"^(?:<{7}|={7}|>{7}|\|{7})(?: .*)?$", re.MULTILINE)
-_REWRITE = "see `git log` and `git diff` for this file, then rewrite it with --snapshot-update"
+_REWRITE = "find the cause with `git log` and `git diff`, then rewrite the file with --snapshot-update"
 
 
 class UnknownVersionError(SnapshotError):
@@ -201,8 +201,8 @@ class _Reader:
         if "\r" in self.text:
             self.number = self.text.count("\n", 0, self.text.index("\r")) + 1
             raise self._error(
-                "the line ends were converted (there is a carriage return)",
-                hint="put the line '**/__prompts__/** text eol=lf' into .gitattributes, then check the file out again",
+                "the line endings were converted (there is a carriage return)",
+                hint="add the line '**/__prompts__/** text eol=lf' to .gitattributes, then check out the file again",
             )
         conflict = _CONFLICT.search(self.text)
         if conflict is not None:

@@ -114,7 +114,7 @@ class ExpectedSnapshots:
         """Yield a message where git does not answer which files are absent only from this checkout."""
         for error in self._absent.values():
             if isinstance(error, GitError):
-                yield f"snapshots of missing task files are kept, because git gives no answer: {error}"
+                yield f"snapshots of missing task files are kept, because git fails: {error}"
 
     def visit(self, directory: Path) -> None:
         """Record that this run visited a `__prompts__` folder, so that orphans in it count."""

@@ -102,7 +102,9 @@ def check(
     is_writable = not is_newer and not loses_docs
     update = bool(config.option.update_snapshots) and is_writable
     if error is not None and loses_docs and not is_newer and config.option.update_snapshots:
-        error = SnapshotError(error.message, position=error.position, hint="rewrite the file in a run with all docs")
+        error = SnapshotError(
+            error.message, position=error.position, hint="rewrite the file in a run that tests all docs"
+        )
     assertion = SnapshotAssertion(
         session=config._syrupy,  # type: ignore[attr-defined]  # where syrupy keeps its session
         extension_class=PromptExtension,

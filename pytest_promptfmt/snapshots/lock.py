@@ -70,7 +70,7 @@ def read_lock(path: Path) -> Locked:
         parsed = parse_file(path, gate.status_of(path))
     except FileNotFoundError:
         if gate.is_there(path):
-            raise SnapshotError("the file is a link to nothing", position=Position(path), hint=_RENEW) from None
+            raise SnapshotError("the file is a broken link", position=Position(path), hint=_RENEW) from None
         return Locked()
     except OSError as error:
         raise SnapshotError(f"the file cannot be read: {error.strerror or error}", position=Position(path)) from error
@@ -93,7 +93,7 @@ def read_lock(path: Path) -> Locked:
     return Locked(found[_TOP], found[_ORIGINS], release)
 
 
-_RENEW: Final = "see `git log` and `git diff` for this file, then write it again with --snapshot-update"
+_RENEW: Final = "find the cause with `git log` and `git diff`, then write the file again with --snapshot-update"
 
 
 def lock_text(locked: Locked) -> str:
@@ -156,17 +156,20 @@ class Lock:
         if name in self.locked.tokenizers:
             return Note(text=f"{name} is the same as in {FILE_NAME} ({now.loader})")
         why = self._error.message if self._error is not None else f"{FILE_NAME} has no entry for this tokenizer"
-        return Note(text=f"{name}: {why}; now the tokenizer was loaded with {now.loader}")
+        return Note(text=f"{name}: {why}. In this run, the tokenizer was loaded with {now.loader}")
 
     def out_of_date(self, seen: Mapping[str, UsedTokenizer]) -> Iterator[str]:
         """Yield a line for each way in which tokenizers of a run differ from their entries."""
         for change, names in self._changes(seen).items():
-            yield f"{FILE_NAME} is out of date, {', '.join(names)}: {change}; --snapshot-update updates it"
+            yield (
+                f"{FILE_NAME} is out of date ({', '.join(names)}: {change}). To update the file, use --snapshot-update"
+            )
         if self.locked.lm_eval and release_of(self.locked.lm_eval).differs_from(self._release):
             release = self.locked.lm_eval
             yield (
-                f"the snapshots were made with lm-eval {release}, this run follows {self._release.version}; "
-                f"--promptfmt-lm-eval {release} follows that release"
+                f"the snapshots were made as in lm-eval {release}, but this run "
+                f"renders as lm-eval {self._release.version}. "
+                f"To render as before, use --promptfmt-lm-eval {release}"
             )
 
     def _changes(self, seen: Mapping[str, UsedTokenizer]) -> dict[str, list[str]]:

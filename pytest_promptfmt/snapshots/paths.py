@@ -103,7 +103,7 @@ class Claims:
         for part in path.parts[-3:]:
             if len(part.encode("utf-8", "surrogatepass")) > MAX_NAME_BYTES:
                 raise SnapshotError(
-                    f"{who} needs a snapshot file named {part[:40]!r}…, longer than {MAX_NAME_BYTES} bytes",
+                    f"{who} needs a snapshot file with a name longer than {MAX_NAME_BYTES} bytes: {part[:40]!r}…",
                     position=position,
                     hint="shorten the name of the task or profile",
                 )
@@ -144,7 +144,7 @@ def require_no_link(path: str | Path) -> None:
     for _ in range(4):  # the file, the folders of the task and of its file, and `__prompts__`
         if os.path.islink(part):  # noqa: PTH114  # thousands of calls
             what = "the snapshot is a link" if part == str(path) else f"the folder {os.path.basename(part)} is a link"
-            raise gate.RefusedError(f"{what}, which is not followed", path)
+            raise gate.RefusedError(f"{what}, but snapshots must be regular files", path)
         part, name = os.path.split(part)
         if name == DIRECTORY:
             break

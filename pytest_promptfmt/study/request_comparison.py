@@ -162,11 +162,11 @@ def compared_with_harness(study: Study, profiles: Sequence[Profile]) -> Compared
 
     seen = [each for each in profiles if harness.sees(study.given, each)]
     unread = [key for key in study.media_keys if key not in PLACEHOLDERS]
-    reason = f"{name} does not read {unread[0]}" if unread else ""
+    reason = f"{name} cannot read {unread[0]}" if unread else ""
     if find_spec(asks.packages[0]) is None:
         reason = f"{name} is not installed"
     elif not seen:
-        reason = f"{name} makes no requests for these profiles"
+        reason = f"{name} has no requests for these profiles"
     return replace(_compared(study, seen, reason, (ours, theirs), cause, draws_own=True), system=name)
 
 
@@ -243,7 +243,7 @@ def _requests_by(release: Release, task: Task, docs: TaskDocs, shots: int, profi
     return _by(release)(task, docs, shots)(profile)
 
 
-_OTHER_SYSTEM: Final = "this task does not make its prompts from lm-eval's fields"
+_OTHER_SYSTEM: Final = "this task does not use lm-eval's fields for its prompts"
 
 
 def _compared(

@@ -120,7 +120,9 @@ def expected_completions(task: Task) -> tuple[ExpectedCompletion, ...]:
     entries = task.own_metadata.get("completions") or ()
     position = task.position("metadata", "promptfmt", "completions")
     if not isinstance(entries, list | tuple):
-        raise ScoringError("completions must be a list of mappings with the key `completion`", position=position)
+        raise ScoringError(
+            "`completions` must be a list of mappings, each with the key `completion`", position=position
+        )
     found = [_expected(entry, f"told-{number}", position) for number, entry in enumerate(entries, start=1)]
     found += _of_sidecar(task)
     twice = next((name for name, count in Counter(one.id for one in found).items() if count > 1), None)
@@ -168,7 +170,7 @@ def _expected(entry: Any, name: str, position: Position | None) -> ExpectedCompl
 
     if not isinstance(entry, Mapping) or not isinstance(entry.get("completion"), str):
         example = '{completion: "The answer is (C).", expected: "C"}'
-        raise refused(f"a completion is a mapping with the text `completion`, not {entry!r}", example)
+        raise refused(f"a completion must be a mapping with the key `completion`, not {entry!r}", example)
     for key in entry:
         if key not in _KEYS:
             message = f"unknown key {key!r} of a completion; known: {', '.join(_KEYS)}"
@@ -179,7 +181,9 @@ def _expected(entry: Any, name: str, position: Position | None) -> ExpectedCompl
     if isinstance(doc, bool) or not isinstance(doc, int) or doc < 0:
         raise refused(f"doc is {doc!r}; it must be the index of a doc, from 0")
     if "expected" not in entry and "correct" not in entry:
-        raise refused("a completion needs `expected` (the extraction, null for nothing) or `correct` (true or false)")
+        raise refused(
+            "a completion needs the key `expected` (the extracted answer; null for none) or `correct` (true or false)"
+        )
     return ExpectedCompletion(
         id=str(entry.get("id", name)),
         completion=entry["completion"],
@@ -221,7 +225,7 @@ def unmet_expectations(expected: Mapping[str, str], failing: Sequence[str], know
         if name not in known:
             close = did_you_mean(name, known)
             problems.append(
-                f"expected failure {name!r} is not a phrasing of this task" + (f"; {close}" if close else "")
+                f"expected_failures: {name!r} is not a phrasing of this task" + (f"; {close}" if close else "")
             )
         elif name not in failing:
             problems.append(f"the expected failure {name!r} no longer fails ({reason}): remove the entry")

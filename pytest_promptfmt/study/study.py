@@ -156,8 +156,8 @@ class Study(Configuration):
         """Raise MissingResourceError where the requests are unknown: those of an output type that only a fork has."""
         if self.given.output_type == "other" and not any(each.requests for each in self.render()):
             name = self.given.config.get("output_type")
-            reason = f"requests of the output type {name!r} are unknown, so only prompts are tested"
-            missing = MissingResource(reason, "install the harness that has it")
+            reason = f"promptfmt does not know the requests of output type {name!r}, so only prompts are tested"
+            missing = MissingResource(reason, "install the harness with this output type")
             raise MissingResourceError(reason, missing, position=self.given.position("output_type"))
 
     def require_material(self) -> None:

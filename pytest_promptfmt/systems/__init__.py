@@ -141,7 +141,7 @@ def system_with(ability: type[Ability]) -> Ability:
     for system in known_systems().values():
         if isinstance(system, ability):
             return system
-    raise SettingsError("this installation lacks the system for chat templates")
+    raise SettingsError("this installation has no support for chat templates")
 
 
 def register_system(system: System) -> System:

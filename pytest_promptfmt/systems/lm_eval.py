@@ -55,7 +55,7 @@ def sees(_task: Task, profile: Profile) -> bool:
 def requests_of(task: Task, docs: TaskDocs, shots: int) -> Callable[[Profile], list[list[Any]]]:
     """Return what makes the requests by the installed lm-eval; raises FunctionError, RenderError."""
     if not (task.assembly.renders_fields or task.assembly.is_class):
-        raise FunctionError("this task does not make its prompts from lm-eval's fields")
+        raise FunctionError("this task does not use lm-eval's fields for its prompts")
     made = tasks.HarnessTask(task, docs, shots)
     return lambda profile: made.requests(profile, with_media=True)
 

@@ -237,7 +237,7 @@ class CodeImporter:
         for spec in _specs(module):
             if spec is None:
                 raise ImportFailedError(
-                    f"there is neither a file {display_path(sibling)} nor an installed module {module!r}",
+                    f"there is no file {display_path(sibling)}, and no installed module {module!r}",
                     _missing_module_hint(module, sibling),
                 )
             origin = _origin(spec)
@@ -264,7 +264,7 @@ class CodeImporter:
 
     def _require_trusted(self, file: Path, what: str, position: Position | None) -> None:
         if not self.trusted(file):
-            message = f"{what} would run {display_path(file)}, whose code is not allowed to run"
+            message = f"{what} would run {display_path(file)}, but its code is not allowed to run"
             raise CodeNotAllowedError(message, position=position)
 
 
@@ -287,7 +287,10 @@ def _require_early(ref: FunctionRef, what: str, position: Position | None) -> No
         raise FunctionError(
             f"{what}: {harness.title} cannot load a function from a path",
             position=position,
-            hint="in the task's folder, add a module that imports the function, and write `!function module.function`",
+            hint=(
+                "add a module to the folder of the task. Import the function "
+                "there, and write `!function module.function`"
+            ),
         )
 
 

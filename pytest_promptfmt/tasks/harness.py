@@ -385,7 +385,12 @@ def found_release(folder: Path) -> tuple[str, str] | None:
     place = "installed" if harness.is_installed else "in this checkout"
     stated = harness.stated_release
     followed = harness.followed_release
-    return followed, place if stated == followed else f"{place} (by its code, although it states {stated or 'none'})"
+    return (
+        followed,
+        place
+        if stated == followed
+        else f"{place} (according to its code; its metadata states {stated or 'no version'})",
+    )
 
 
 def harness_of(folder: Path) -> Harness | None:

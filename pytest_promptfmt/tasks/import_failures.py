@@ -50,7 +50,7 @@ _ASKING: Final = frozenset({"environ", "getenv"})
 
 _DOWNLOAD: Final = MissingResource("Python code of the task downloads something that cannot be had here")
 
-_WAITS: Final = MissingResource("Python code of the task waits while it is imported, as for a server")
+_WAITS: Final = MissingResource("importing Python code of the task waits for something, such as a server")
 _MOST_SLEEP: Final = 10.0
 """Seconds that an import may sleep in all, which take no time."""
 
@@ -116,12 +116,14 @@ def sleeps_skipped() -> Iterator[None]:
 def explained(error: BaseException, file: Path | None) -> ImportFailedError:
     """Return why the import of a file failed with an error."""
     if isinstance(error, LimitExceededError):
-        work = "look for work at the top level of the module, such as a download or a loop"
+        work = "move slow work, such as a download or a loop, from the top level of the module into a function"
         return ImportFailedError(error.message, work)
     if isinstance(error, _WaitsError):
-        return ImportFailedError(f"the import of the module waits{_last_line_in(error, file)}", None, True, "", _WAITS)
+        return ImportFailedError(
+            f"importing the module waits for something{_last_line_in(error, file)}", None, True, "", _WAITS
+        )
     if isinstance(error, SystemExit):
-        message = f"the import of the module ends the program (exit status {error.code!r})"
+        message = f"importing the module ends the program (exit status {error.code!r})"
         return ImportFailedError(message, None, lacks_resource=True)
     missing = missing_package(error)
     is_plain = isinstance(error, ModuleNotFoundError) and error.name == missing
@@ -267,7 +269,10 @@ def _pip(module: str) -> str:
 def _install_hint(module: str, file: Path | None) -> str:
     package = module.partition(".")[0]
     if file is not None and (file.parent / f"{package}.py").is_file():
-        return f"lm-eval 0.4.13 does not put this folder on sys.path, so {package}.py next to the YAML is not found"
+        return (
+            f"{package}.py next to the YAML cannot be imported, because lm-eval "
+            "0.4.13 does not add this folder to sys.path"
+        )
     if package in _installed():
         return f"the installed version of {package!r} does not have this module"
     return _pip(module) if can_wait(module, file) else f"install the package that has {package!r}"

@@ -203,7 +203,7 @@ class LmEvalAssembler:
             try:
                 asked = [(0, text, f"{delimiter}{choice}", at in gold) for at, choice in enumerate(choices)]
             except TypeError as error:
-                message = f"doc_to_choice of {self._task.id!r}, doc {laid.number + 1} must give a list, not {choices!r}"
+                message = f"doc_to_choice of {self._task.id!r}, doc {laid.number + 1}: expected a list, got {choices!r}"
                 raise self._task.error(RenderError, message, "doc_to_choice") from error
         requests = [
             Request(kind="loglikelihood", index=at, context=context, continuation=text, prompt=prompt, gold=gold)
@@ -236,7 +236,7 @@ def _require_known_keys(task: Task) -> None:
     if harness is not None and harness.followed_release == task.release.version:
         unknown -= harness.task_keys or unknown  # none are found in a fork whose `TaskConfig` is elsewhere
     for key in sorted(unknown):
-        raise task.error(RenderError, f"lm-eval {task.release.version} has no key {key!r}", key)
+        raise task.error(RenderError, f"lm-eval {task.release.version} does not know the key {key!r}", key)
 
 
 def generation_arguments(task: Task) -> Mapping[str, Any]:

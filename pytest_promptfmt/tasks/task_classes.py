@@ -122,7 +122,7 @@ class LmEvalClass(Assembly):
             if isinstance(error, UnavailableError) or not error.lacks_resource:
                 raise
             refusal = task.error(UnavailableError, error.message, "class", hint=error.hint)
-            reason = "Python task classes that need lm-eval or a package that is not installed"
+            reason = "the Python task class needs lm-eval, or another package, which is not installed"
             raise refusal.because(reason) from error
         if not isinstance(found, type):
             raise task.error(FunctionError, f"class: {self.ref} is not a class", "class")
@@ -144,7 +144,7 @@ class LmEvalClass(Assembly):
     def assembler(self, task: Task, docs: TaskDocs, num_fewshot: int | None) -> LmEvalClassAssembler | HarnessAssembler:
         """Return what makes the instances of these docs. Raises CodeNotAllowedError for a class not imported."""
         if self.made is None:
-            message = f"{task.name} is the Python class {self.ref}, which is not allowed to run"
+            message = f"{task.name}: the Python class {self.ref} is not allowed to run"
             raise CodeNotAllowedError.of(message, task.position("class"))
         if _is_own(type(self.made), "build_all_requests"):  # which may refuse a profile
             return HarnessAssembler(task, docs, num_fewshot)
@@ -175,7 +175,7 @@ class LmEvalClassAssembler(LmEvalAssembler):
             around, installed = harness_around(path.parent.resolve()) if path is not None else None, installed_harness()
             if around is not None and installed is not None and around.release != installed.release:
                 refusal = self._task.error(UnavailableError, message, "class")
-                reason = "Python task classes of a checkout whose lm-eval is not the installed one"
+                reason = "the Python task class belongs to a checkout of lm-eval, but another lm-eval is installed"
                 raise refusal.because(reason) from error
             raise self._task.error(RenderError, message, "class").naming(str(place)) from error
         return replace(instance, requests=tuple(_shown(own, instance)))
@@ -203,7 +203,8 @@ def _require_shots(task: Task, made: Any) -> None:
             continue
         except TypeError as error:
             message = (
-                f"{hook} of {type(made).__name__} raises TypeError for few-shot examples: lm-eval 0.4.13 calls it with"
+                f"{hook} of {type(made).__name__} fails for few-shot examples "
+                "(TypeError), because lm-eval 0.4.13 calls it with"
                 " two arguments"
             )
             hint = f"write def {hook}(self, doc, {hook}=None), or set num_fewshot: 0"

@@ -172,7 +172,7 @@ def _check_keys(config: Mapping[Any, Any], where: _Where) -> None:
 
 def _mistake(key: Any, known: Collection[str]) -> str | None:
     """Return the hint about an unknown key; None for one that may be that of a fork, which PF117 reports."""
-    refused = "lm-eval 0.4.13 refuses the key"
+    refused = "lm-eval 0.4.13 does not accept the key"
     if not isinstance(key, str):
         return f"{refused}; keys are text"
     if key in FEWSHOT_KEYS:
@@ -196,7 +196,7 @@ def _check_value(keys: tuple[str, ...], value: Any, kinds: frozenset[str], where
     expected = [kind for kind in _KINDS if kind in kinds and kind != "empty"]
     key, hint = ".".join(keys), None
     if isinstance(value, bool) and "text" in kinds:
-        hint = "YAML reads yes, no, on and off as true and false; put the word in quotes"
+        hint = "put the word in quotes: YAML reads yes, no, on and off as true and false"
     elif "text" in kinds and not isinstance(value, Mapping | list) and value is not None:
         hint = "put the text in quotes"
     elif isinstance(value, str) and "a !function" in kinds:

@@ -68,7 +68,9 @@ def read_task_yaml(
         raise SourceError(f"the file cannot be read: {error.strerror}", position=Position(path)) from error
     if file is None:
         return None
-    notes = tuple(f"{position}: {key!r} is written twice; the later one wins" for key, position, _ in file.repeated)
+    notes = tuple(
+        f"{position}: {key!r} is written twice; only the later value counts" for key, position, _ in file.repeated
+    )
     match kind_of(file.config):
         case "class":
             return _class_file(path, file, notes, class_readers)
@@ -198,7 +200,7 @@ class GroupTasks:
         overrides = {**_overriding(config, origins), **outer}
         members = config.get("task")
         if not isinstance(members, list):
-            self.notes[f"group {name!r} has no list under `task`, so lm-eval 0.4.13 gives it no members"] = False
+            self.notes[f"group {name!r} has no list under `task`, so in lm-eval 0.4.13 it has no members"] = False
             return
         for number, member in enumerate(members):
             spot = _Spot(name, route, overrides, _Origins(origins.locate, (*origins.prefix, "task", number)))
@@ -229,15 +231,15 @@ class GroupTasks:
         has_wildcard = isinstance(prompts, str) and prompts.endswith("*")
         if has_wildcard and names and harness is not None and harness.registers_tasks:
             name = "_".join(names)
-            message = f"{name} is several tasks, one for each prompt of {prompts}"
+            message = f"{name} stands for several tasks, one for each prompt of {prompts}"
             error = UnavailableError(message, position=spot.place.at())
-            error.because("wildcards in `use_prompt`, which lm-eval 0.4.2 and later refuse")
+            error.because("`use_prompt` has a wildcard, which lm-eval 0.4.2 and later do not accept")
             self.untested[f"{name} ({prompts})" if name in self.untested else name] = error
             return
         if "task" not in member:
             keys = ", ".join(f"`{key}`" for key in list(member)[:5]) or "nothing"
-            message = f"a member of group {spot.name!r} must name a `task` or a `group`; this one has only {keys}"
-            raise self._error(spot, message, hint="lm-eval 0.4.13 refuses the whole group")
+            message = f"a member of group {spot.name!r} needs the key `task` or `group`; this member has only {keys}"
+            raise self._error(spot, message, hint="add the key. Until then, lm-eval 0.4.13 does not load the group")
         own = {key: (value, spot.place) for key, value in member.items()}
         self._named(spot, self._member_name(member, "task", spot.place), own)
 
@@ -272,8 +274,10 @@ class GroupTasks:
     def _note_renamed(self, own: _Overrides, member: str, kind: str) -> None:
         if own:
             is_group = kind == "group"
-            advice = f"write `- group: {member}` to override a group" if is_group else "list the tasks themselves"
-            note = f"lm-eval 0.4.13 gives every task of {member!r} the same name and keeps only the last; {advice}"
+            advice = f"write `- group: {member}` to override a group" if is_group else "list each task instead"
+            note = (
+                f"lm-eval 0.4.13 gives all tasks of {member!r} the same name, and runs only the last of them; {advice}"
+            )
             self.notes[note] = True
 
     def _known_group(self, spot: _Spot, entry: IndexEntry) -> None:
@@ -346,15 +350,13 @@ class GroupTasks:
         self._add(spot.name, member if "@" in member else member + self.suffix, config, _combined(together, beneath))
 
     def _included(self, member: str, written: Any, place: _Origins) -> YamlFile:
-        self.notes[
-            f"lm-eval 0.4.13 refuses the member {member!r}, because members of a group cannot have `include`"
-        ] = True
+        self.notes[f"lm-eval 0.4.13 does not accept the member {member!r}, because it has `include`"] = True
         return read_include(written, (*place.prefix, "include"), place.locate, self.path)
 
     def _add(self, group: str, member: str, config: Mapping[Any, Any], locate: Locate) -> None:
         name = f"{group}.{member}"
         if name in self.tasks:
-            self.notes[f"{name!r} is defined twice in this group; lm-eval 0.4.13 keeps the last one"] = False
+            self.notes[f"{name!r} is defined twice in this group; lm-eval 0.4.13 uses only the last definition"] = False
         self.tasks[name] = task_from_config(
             MappingProxyType(dict(config)), path=self.path, locate=locate, name=name, group=group
         )

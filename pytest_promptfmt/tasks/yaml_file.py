@@ -196,7 +196,10 @@ def _include_target(folder: Path, entry: Any, position: Position | None) -> Path
         raise SourceError(
             f"include must be a path or a list of paths, not {what}",
             position=position,
-            hint="name the file to include, or remove the key. Until then, lm-eval 0.4.13 ignores the whole file",
+            hint=(
+                "write the path of the file to include, or remove the key. Until then, "
+                "lm-eval 0.4.13 ignores the whole task file"
+            ),
         )
     # lm-eval expands `~` only after joining, which never applies: the path is relative to the including file.
     try:
@@ -207,7 +210,7 @@ def _include_target(folder: Path, entry: Any, position: Position | None) -> Path
 
 def _bad_include(entry: str, position: Position | None, target: Path, error: Exception) -> SourceError:
     if isinstance(error, FileNotFoundError | NotADirectoryError):
-        relative = "" if target.parent.is_dir() else "; an include is relative to the file that contains it"
+        relative = "" if target.parent.is_dir() else "; the path is relative to the file with the `include`"
         hint = gate.missing_hint(target) + relative
         if entry.startswith("~"):
             hint = "lm-eval 0.4.13 does not expand '~' in an include; write the path relative to this file"
@@ -226,7 +229,7 @@ def _second_visit(
     error = SourceError(
         message,
         position=parsed.locate(keys),
-        hint="include the shared file in one place only. lm-eval 0.4.12 and later ignore a task that reads it twice",
+        hint="include the shared file only once. Otherwise, lm-eval 0.4.12 and later ignore the task",
     )
     error.cause = repeated
     return error

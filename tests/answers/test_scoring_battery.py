@@ -438,7 +438,7 @@ def test_a_metric_that_cannot_be_had_is_told(
     monkeypatch: pytest.MonkeyPatch, name: str, kind: type[ScoringError]
 ) -> None:
     monkeypatch.setitem(sys.modules, "evaluate", None)  # which would look for it on a hub
-    with pytest.raises(ScoringError, match="lm-eval has no metric") as raised:
+    with pytest.raises(ScoringError, match="is not a metric of lm-eval") as raised:
         matrix(metric_list=[{"metric": name, "aggregation": "mean"}])
     assert raised.type is kind
 
@@ -672,6 +672,6 @@ def test_completions_of_users_are_judged_by_extraction_and_score() -> None:
 
 def test_a_completion_for_a_pipeline_that_is_not_there_is_told() -> None:
     expected = [ExpectedCompletion(id="mine", completion="C", expected="C", pipeline="xx")]
-    with pytest.raises(ScoringError, match="'mine' has the unknown pipeline 'xx'; known: x") as raised:
+    with pytest.raises(ScoringError, match="completion 'mine': unknown filter pipeline 'xx'; known: x") as raised:
         matrix(regex("([A-D])"), expected=expected)
     assert raised.value.hint == "did you mean 'x'?"

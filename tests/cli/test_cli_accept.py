@@ -58,7 +58,7 @@ def test_accept_writes_what_the_last_run_found_and_only_that(project: Path) -> N
     rest = promptfmt(project, "accept")
     assert rest.returncode == 1
     assert rest.stderr.splitlines() == [
-        "boolq [plain] has changed since the last run. Run the tests again",
+        "boolq [plain] changed after the last run. Run the tests again",
         "2 of 3 snapshots accepted",
     ]
     assert snapshots(project).keys() == {"arc/arc/plain.txt", "boolq/boolq/plain.txt", "dream/dream/plain.txt"}
@@ -66,9 +66,9 @@ def test_accept_writes_what_the_last_run_found_and_only_that(project: Path) -> N
     assert run_of(project) == 1
     assert promptfmt(project, "accept").returncode == 0
     assert run_of(project) == 0
-    assert (
-        promptfmt(project, "accept").stderr
-        == "nothing to accept or reject: the last run found no changes. After a change, run the tests again\n"
+    assert promptfmt(project, "accept").stderr == (
+        "nothing to accept or reject: in the last run, no snapshots were new or "
+        "changed. After a change, run the tests again\n"
     )
 
 
@@ -139,9 +139,9 @@ def test_the_run_of_a_review_is_the_last_run_without_what_the_review_settled(pro
     done = promptfmt(project, "review", typed="a\nr\nq\n")
     assert done.stderr.splitlines()[-1] == "1 of 9 snapshots accepted, 1 rejected, 7 left"
     assert promptfmt(project, "accept").stderr == "7 of 7 snapshots accepted\n"
-    assert (
-        promptfmt(project, "accept").stderr
-        == "nothing to accept or reject: the last run found no changes. After a change, run the tests again\n"
+    assert promptfmt(project, "accept").stderr == (
+        "nothing to accept or reject: in the last run, no snapshots were new or "
+        "changed. After a change, run the tests again\n"
     )
 
 

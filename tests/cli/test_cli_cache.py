@@ -31,30 +31,35 @@ def tree(cached_project: Project, monkeypatch: pytest.MonkeyPatch) -> Project:
 
 def test_each_file_has_its_reason(tree: Project) -> None:
     same = [
-        "t/code/cola.yaml: runs: the file runs each time because of time",
-        "t/arc.yaml: shown again: all inputs of the file are the same",
-        "t/boolq.yaml: shown again: all inputs of the file are the same",
+        "t/code/cola.yaml: will be tested: its results are never cached, because of time",
+        "t/arc.yaml: cached: nothing that the file uses has changed",
+        "t/boolq.yaml: cached: nothing that the file uses has changed",
     ]
     assert sorted(promptfmt(tree.root, "why", "t").stdout.splitlines()) == sorted(same)
     tree.edit("t/_base.yaml", "' '", "'  '")
     for _ in range(2):  # nothing is written
-        assert promptfmt(tree.root, "why", "t/boolq.yaml").stdout == "t/boolq.yaml: runs: t/_base.yaml changed\n"
+        assert (
+            promptfmt(tree.root, "why", "t/boolq.yaml").stdout == "t/boolq.yaml: will be tested: t/_base.yaml changed\n"
+        )
 
 
 def test_a_new_file_is_named_by_its_folder(tree: Project) -> None:
     tree.write("t/notes.txt", "")
-    assert "t/boolq.yaml: runs: the list of files in t changed\n" in promptfmt(tree.root, "why", "t").stdout
+    assert "t/boolq.yaml: will be tested: the list of files in t changed\n" in promptfmt(tree.root, "why", "t").stdout
 
 
 def test_the_cache_is_counted_and_cleared(tree: Project) -> None:
     tree.edit("t/_base.yaml", "' '", "'  '")
     where, shown, *misses = promptfmt(tree.root, "cache", "t").stdout.splitlines()
     assert where.startswith(f"{tree.store}: ")
-    assert shown == "1 of 3 files are unchanged and shown from the cache"
-    assert {*misses} == {"1 run: the file runs each time because of time", "1 run: t/_base.yaml changed"}
+    assert shown == "1 of 3 files are unchanged: the next run uses their cached results"
+    assert {*misses} == {
+        "1 file will be tested: its results are never cached, because of time",
+        "1 file will be tested: t/_base.yaml changed",
+    }
     promptfmt(tree.root, "cache", "--clear")
     assert not tree.store.exists()
-    assert "3 run: the file has no cached outcomes" in promptfmt(tree.root, "cache", "t").stdout
+    assert "3 files will be tested: no results are cached" in promptfmt(tree.root, "cache", "t").stdout
 
 
 def test_runs_of_other_paths_share_outcomes(tree: Project) -> None:

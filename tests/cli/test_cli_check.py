@@ -77,7 +77,7 @@ def test_all_is_well_and_the_second_time_nothing_is_run(settled: Path) -> None:
     assert (first.returncode, first.stdout) == (0, "")
     assert first.stderr == "all is well (3 files checked)\n"
     again = promptfmt(settled.parent, "check", "tasks")
-    assert again.stderr == "all is well (3 files checked, 3 unchanged since the last run)\n"
+    assert again.stderr == "all is well (3 files checked, 3 unchanged and not tested again)\n"
     assert "unchanged" not in promptfmt(settled.parent, "check", "--no-cache").stderr
 
 
@@ -94,9 +94,9 @@ def test_tasks_that_cannot_be_rendered_are_not_well_and_the_cause_is_named_once(
         run = promptfmt(tmp_path, "check")
         assert run.returncode == 0
         assert "\nno errors (2 files checked, " in f"\n{run.stderr}"
-        assert ", 6 items not tested" in run.stderr
+        assert ", 6 tests skipped" in run.stderr
         assert run.stdout.count("the Python function parts.head") == 1
-        assert "(it raised ValueError: invalid literal for int() with base 10: " in run.stdout
+        assert "fails with synthetic docs (ValueError: invalid literal for int() with base 10: " in run.stdout
         assert run.stdout.endswith("), 2 tasks\n")
     (skipped,) = json.loads(promptfmt(tmp_path, "check", "--output-format", "json").stdout)["skipped"]
     assert list(skipped["causes"].values()) == [["one", "two"]]
@@ -135,7 +135,7 @@ def test_a_changed_prompt_is_shown_with_the_command_that_accepts_it(tasks: Path)
         found = promptfmt(tasks.parent, "check", "tasks")
         assert found.returncode == 1
         assert "-| Question: Which rusts\n+| Q: Which rusts\n" in found.stdout
-        assert "changed, 3 items of 1 task" in found.stdout
+        assert "changed, 3 tests of 1 task" in found.stdout
         assert "accept all changes: pytest --promptfmt tasks --snapshot-update\n" in found.stdout
         assert "\nfound problems (3 files checked" in f"\n{found.stderr}"
 
@@ -162,7 +162,7 @@ def test_a_release_that_is_not_known_is_named_once(tasks: Path) -> None:
     (tasks.parent / "promptfmt.yaml").write_text('lm_eval: "0.5.0"\n', "utf-8")
     shown = promptfmt(tasks.parent, "check", "tasks")
     said = shown.stdout + shown.stderr
-    assert said.count("those of 0.5.0 may differ") == 1, said
+    assert said.count("the prompts of lm-eval 0.5.0 may differ") == 1, said
 
 
 def test_annotations_of_github_obey_no_text_of_a_task(tasks: Path) -> None:
@@ -203,7 +203,7 @@ def test_without_snapshots_only_mistakes_are_reported(tasks: Path) -> None:
         well = promptfmt(tasks.parent, "check")
         assert (well.returncode, well.stdout) == (0, "")
         assert "3 files" in well.stderr
-        assert "3 without snapshots: `promptfmt accept` writes them" in well.stderr
+        assert "3 without snapshots; to write snapshots: `promptfmt accept`" in well.stderr
     edit(tasks / "woods.yaml", 'Answer:"', 'Answer: "')
     found = promptfmt(tasks.parent, "check")
     assert found.returncode == 1
@@ -211,7 +211,7 @@ def test_without_snapshots_only_mistakes_are_reported(tasks: Path) -> None:
         "tasks/woods.yaml:4:1: error: PF201 double space between the question and the answer [*]",
         "  saw: on: Which rusts⟨LF⟩Answer:  iron",
         '  do: remove the trailing whitespace from doc_to_text, or set target_delimiter: ""',
-        "1 error; `promptfmt fix` may fix 1 [*]; details: `promptfmt explain CODE`",
+        "1 error; try `promptfmt fix` for the 1 marked [*]; details: `promptfmt explain CODE`",
     ]
     assert promptfmt(tasks.parent, "accept", "metals").returncode == 0
     (tasks / "__prompts__/metals/metals/plain.txt").unlink()
@@ -237,7 +237,7 @@ def test_tasks_are_tested_without_a_conftest_that_cannot_be_loaded(tasks: Path, 
     for _ in range(2):  # outcomes without it are not cached
         found = promptfmt(tasks.parent, "check")
         assert (found.returncode, "PF201" in found.stdout) == (1, True)
-        assert f"without conftest.py, because one cannot be loaded: {said}" in found.stderr
+        assert f"without conftest.py files, because this one cannot be loaded: {said}" in found.stderr
 
 
 def test_statistics_count_what_each_rule_reported(tasks: Path) -> None:
@@ -273,7 +273,7 @@ def test_choices_reach_the_run(tasks: Path) -> None:
     edit(tasks / "stones.yaml", "Question:", "Q:")
     assert promptfmt(tasks.parent, "check", "--task", "metals").returncode == 0
     chosen = promptfmt(tasks.parent, "check", "--profile", "plain", "--task", "stones")
-    assert "changed, 1 item of 1 task" in chosen.stdout
+    assert "changed, 1 test of 1 task" in chosen.stdout
     assert "--promptfmt-task=stones --promptfmt-profile=plain --snapshot-update" in chosen.stdout
     assert promptfmt(tasks.parent, "check", "tasks/metals.yaml").returncode == 0
 
@@ -288,7 +288,7 @@ def test_a_prompt_that_changed_since_a_revision_without_a_new_version_is_told(ta
     found = promptfmt(tasks.parent, "check", "--base", "HEAD")
     assert found.returncode == 1
     assert "tasks/stones.yaml:7:" in found.stdout
-    assert "version still 1; 1 task: stones" in found.stdout
+    assert "but still has version 1; 1 task: stones" in found.stdout
     annotated = promptfmt(tasks.parent, "check", "--base", "HEAD", "--output-format", "github")
     assert "::error file=tasks/stones.yaml,line=7,title=a task changed without a new version::" in annotated.stdout
     edit(tasks / "stones.yaml", "version: 1", "version: 2")
@@ -321,11 +321,11 @@ def test_a_prompt_that_changed_since_a_revision_without_a_new_version_is_told(ta
         ("explain announced-and-missin", "did you mean PF812 (announced-and-missing)?"),
         ("formats mcq", "did you mean 'mcqa'?"),
         ("schema tusk", "`promptfmt schema --help` describes the command"),
-        ("diff", "run the command in a clone"),
-        ("diff --harness 0.4.13", "two releases of lm-eval, as in 0.4.9..0.4.13"),
+        ("diff", "run the command in a clone of a git repository"),
+        ("diff --harness 0.4.13", "write two releases of lm-eval, as in 0.4.9..0.4.13"),
         ("convert tasks/woods.yaml", "add --to mcq, --to cloze or --format NAME"),
         ("record", "--engine llama.cpp:URL, *"),
-        ("outdated", "name a copied file: promptfmt outdated *"),
+        ("outdated", "name a copied file and its origin: promptfmt outdated *"),
         ("check pytest.ini", "name a task file, a chat template, or a folder"),
         ("check --fix --output-format json", "run `promptfmt fix --write` first"),
         ("explain PF2O1", "did you mean 'PF201'?"),
@@ -438,7 +438,7 @@ def test_a_folder_without_tasks_has_its_templates_checked(tmp_path: Path) -> Non
         "{% for m in messages %}{{ m.content }}{{ m.nane }}{% endfor %}", "utf-8"
     )
     done = promptfmt(tmp_path, "check", "--output-format", "concise")
-    assert "there is no task file here; checking the chat templates in chats" in done.stderr
+    assert "there are no task files; checking the chat templates in chats" in done.stderr
     assert "chats/brief.jinja" in done.stdout
     assert "1 file" in done.stderr
     (tmp_path / "arc.yaml").write_text(TASK.replace("NAME", "arc"), "utf-8")

@@ -61,13 +61,13 @@ def test_docs_in_the_tree_of_docs_prove_a_conversion(task: Path) -> None:
     task.with_name("capitals.docs.jsonl").rename(task.parent / "docs" / "capitals.docs.jsonl")
     result = promptfmt("convert", "capitals.yaml", "--to", "mcq")
     assert result.exit_code == 0
-    assert "tested with docs (4 from capitals.docs.jsonl)" in result.stderr
+    assert "(tested with these docs: 4 from capitals.docs.jsonl" in result.stderr
 
 
 def test_migration_guide_turns_a_handwritten_layout_into_a_template(task: Path) -> None:
     result = promptfmt("convert", "capitals.yaml", "--to", "mcq", "--write")
     assert result.exit_code == 0
-    assert "stays the same, tested with docs (4 from capitals.docs.jsonl), with 0 and 2 shots" in result.stderr
+    assert "stays the same (tested with these docs: 4 from capitals.docs.jsonl, with 0 and 2 shots)" in result.stderr
     layout = TASK.splitlines()[4:6]
     assert changed_lines(TASK, task.read_text()) == (layout, ["template: mcq"])
     assert result.stdout.startswith("--- capitals.yaml\n+++ capitals.yaml (converted)\n@@")
@@ -147,7 +147,7 @@ def test_literature_and_own_formats_are_known(task: Path, newline: str) -> None:
     result = promptfmt("convert", "capitals.yaml", "--format", "lm_eval_2023")
     assert result.exit_code == 1
     assert "+Choices: A. Bergen\n" in result.stderr
-    assert "description uses 'topic'" in promptfmt("convert", "capitals.yaml", "--format", "helm").stderr
+    assert "description uses the column 'topic'" in promptfmt("convert", "capitals.yaml", "--format", "helm").stderr
     assert promptfmt("convert", "capitals.yaml", "--format", "hous").stderr.endswith("did you mean 'house'?\n")
 
 
@@ -171,7 +171,7 @@ def test_refusal_shows_the_difference_and_writes_nothing(task: Path) -> None:
         assert result.stderr.startswith("capitals.yaml:5:1: the prompt of 'capitals' would change, first in doc 1:\n")
         assert "-B) Oslo\n" in result.stderr
         assert "nothing was converted" in result.stderr
-    assert "convert with --to mcq first" in result.stderr
+    assert "Try --to mcq first, and then --to cloze" in result.stderr
     assert task.read_bytes() == before
 
 
@@ -179,7 +179,7 @@ def test_without_docs_the_proof_says_that_docs_were_made_up(task: Path) -> None:
     (task.parent / "capitals.docs.jsonl").unlink()
     result = promptfmt("convert", "capitals.yaml", "--to", "mcq")
     assert result.exit_code == 0
-    assert "tested with docs (20 synthetic)" in result.stderr
+    assert "(tested with these docs: 20 synthetic, with 0 and 2 shots)" in result.stderr
     assert "made from the templates" in result.stderr
 
 
@@ -188,7 +188,9 @@ def test_layout_in_an_included_file_is_refused_with_its_line(task: Path) -> None
     task.write_text("include: _base\ntask: capitals\n")
     result = promptfmt("convert", "capitals.yaml", "--format", "mcqa", "--write")
     assert result.exit_code == 1
-    assert result.stderr.startswith("_base:4:1: doc_to_text is in this file, which capitals.yaml includes\n")
+    assert result.stderr.startswith(
+        "_base:4:1: doc_to_text is in this file, which capitals.yaml includes, so it cannot be converted\n"
+    )
     assert task.read_text() == "include: _base\ntask: capitals\n"
 
 
@@ -212,13 +214,16 @@ def test_keys_from_a_merge_or_written_twice_are_refused(task: Path) -> None:
 @pytest.mark.parametrize(
     ("page", "says"),
     [
-        ("group: many\ntask: [one, two]\n", "group.yaml:1: the group 'many' has no layout to convert"),
-        ("task: c\nclass: !function u.C\n", "group.yaml:1: the class 'c' has no layout to convert"),
+        ("group: many\ntask: [one, two]\n", "group.yaml:1: the group 'many' has no prompt layout to convert"),
+        ("task: c\nclass: !function u.C\n", "group.yaml:1: the class 'c' has no prompt layout to convert"),
         ("steps: [1]\n", "group.yaml: this file defines no task"),
         ("task: a\ndoc_to_text: [\n", "group.yaml:"),
         ("{task: a, doc_to_text: '{{q}}', template: mcq, doc_to_target: a}\n", "are not on separate lines"),
         ("task: a\ntemplate: mcq\ndoc_to_target: a\n---\ntask: b\n", "group.yaml:4:1"),
-        ("task: a\nformats: mcqa\ndoc_to_text: q\ndoc_to_choice: c\ndoc_to_target: a\n", "format or template already"),
+        (
+            "task: a\nformats: mcqa\ndoc_to_text: q\ndoc_to_choice: c\ndoc_to_target: a\n",
+            "already has a format or template",
+        ),
         ("task: a\ntemplate: generation\ndoc_to_target: a\n", "cannot be converted to 'cloze'"),
     ],
 )
@@ -238,7 +243,7 @@ def test_missing_file_folder_and_other_encodings_are_told(task: Path) -> None:
     assert "did you mean 'capitals.yaml'?" in promptfmt("convert", "capital.yaml", "--to", "mcq").stderr
     assert "this is a folder" in promptfmt("convert", ".", "--to", "mcq").stderr
     task.write_bytes(TASK.encode("utf-16"))
-    assert "only UTF-8 files are converted" in promptfmt("convert", "capitals.yaml", "--to", "mcq").stderr
+    assert "only UTF-8 files can be converted" in promptfmt("convert", "capitals.yaml", "--to", "mcq").stderr
 
 
 @pytest.mark.parametrize(

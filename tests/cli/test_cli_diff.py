@@ -72,7 +72,7 @@ def test_without_a_revision_the_first_line_says_what_is_compared(repository: Pat
     assert same.stdout.startswith(f"comparing the work tree with {base[:10]}: every commit here is also in main\n")
     write_task(repository, "t0", "Q: {{question}}\nAnswer: ")
     dirty = promptfmt(repository, "diff", "--profile", "plain", "--json")
-    assert dirty.stderr.splitlines()[0] == "comparing the work tree with HEAD: it has uncommitted changes"
+    assert dirty.stderr.splitlines()[0] == "comparing the work tree with HEAD: there are uncommitted changes"
     assert json.loads(dirty.stdout)["counts"]["changed"] == 1
     git(repository, "commit", "-qam", "three")
     clean = promptfmt(repository, "diff", "--profile", "plain")
@@ -149,8 +149,8 @@ def test_new_findings_count_when_they_are_asked_for(repository: Path) -> None:
     [
         (["nope"], "unknown revision 'nope'"),
         (["--", "--all"], "unknown revision '--all'"),
-        (["tasks"], "that is a path: use --path tasks"),
-        (["main", "--path", "taks"], "neither revision has taks\n  hint: did you mean 'tasks'?"),
+        (["tasks"], "this is a path, not a revision. Write --path tasks"),
+        (["main", "--path", "taks"], "taks is in neither revision\n  hint: did you mean 'tasks'?"),
         (["main", "--path", "../elsewhere"], "../elsewhere is outside the repository"),
         (["main", "--path", "/"], "/ is outside the repository"),
         (["main", "--task", "neww"], "'neww' matches none of the 6 tasks; did you mean 'new'?"),
@@ -183,7 +183,7 @@ def test_files_of_a_revision_are_named_as_git_names_them(tmp_path: Path) -> None
 
 def test_outside_of_a_repository_git_says_so(tmp_path: Path) -> None:
     done = promptfmt(tmp_path, "diff", "HEAD")
-    assert (done.returncode, "not a git repository" in done.stderr) == (2, True)
+    assert (done.returncode, "not in a git repository" in done.stderr) == (2, True)
 
 
 def test_a_shallow_clone_says_what_it_lacks(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
@@ -216,14 +216,14 @@ def test_a_moved_file_is_no_other_task_and_what_renders_at_last_is_no_new_one(re
     told = {
         (
             cluster["category"],
-            cluster["title"].partition(" became ")[0],
+            cluster["title"].partition(" → ")[0],
             *(member["task"] for member in cluster["members"]),
         )
         for cluster in json.loads(done.stdout)["clusters"]
     }
     assert told == {
         ("changed", "| Answer:⟨end⟩", "t1"),
-        ("renamed", "the same prompts under another name", "t2 → t2_renamed"),
+        ("renamed", "the snapshot has another name, but the same prompts", "t2 → t2_renamed"),
         ("new", "tasks that could not be rendered in HEAD", "broken"),
     }
 
@@ -382,7 +382,7 @@ def test_a_raised_version_is_that_of_its_own_file(of_one_name: Path, raised: str
     write_task(of_one_name / kept, "same", f"{kept}, {{{{question}}}}", metadata="{version: 1}")
     done = promptfmt(of_one_name, "diff", "HEAD", "--versions", "--profile", "plain")
     assert done.returncode == 1
-    assert f"{kept}/tasks/same.yaml:6:12: changed (text), version still 1; 1 task: same" in done.stdout
+    assert f"{kept}/tasks/same.yaml:6:12: changed (text), but still has version 1; 1 task: same" in done.stdout
     assert f"{raised}/tasks/same.yaml:6:12: changed (text), version 1 → 2; 1 task: same" in done.stdout
 
 

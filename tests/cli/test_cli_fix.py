@@ -46,7 +46,7 @@ def test_the_difference_is_shown_and_nothing_written(task: Path) -> None:
     assert result.exit_code == 1
     assert '-doc_to_text: "Question: {{question}}\\nAnswer: "   # a space too many\n' in result.stdout
     assert '+doc_to_text: "Question: {{question}}\\nAnswer:"   # a space too many\n' in result.stdout
-    assert "metals.yaml: PF201; changes prompts of metals\n" in result.stderr
+    assert "metals.yaml: PF201; the prompts of metals change\n" in result.stderr
     assert "1 finding in 1 file can be fixed with --write\n" in result.stderr
     assert task.read_text() == TASK
 
@@ -60,7 +60,7 @@ def test_write_fixes_and_then_nothing_is_left(task: Path) -> None:
     assert task.stat().st_mode & 0o777 == 0o640
     again = promptfmt("fix")
     assert (again.exit_code, again.stdout) == (0, "")
-    assert "no finding has an automatic fix" in again.stderr
+    assert "there are no findings with an automatic fix" in again.stderr
 
 
 def test_only_the_selected_rules_are_fixed(task: Path) -> None:

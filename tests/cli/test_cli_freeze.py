@@ -79,7 +79,7 @@ def test_every_task_of_a_folder_is_frozen_and_the_rest_is_named(folder: Path) ->
         assert len((folder / f"{name}.docs.jsonl").read_text("utf-8").splitlines()) == 2
         assert json.loads((folder / f"{name}.docs.origin.json").read_text("utf-8"))["redacted"] == ["tags"]
     (folder / "a.docs.jsonl").write_text("", "utf-8")
-    assert "a.docs.jsonl exists already and is kept" in promptfmt(folder, "freeze", ".").stdout
+    assert "a.docs.jsonl already exists, and was not changed" in promptfmt(folder, "freeze", ".").stdout
     assert (folder / "a.docs.jsonl").read_text("utf-8") == ""
     assert promptfmt(folder, "freeze", ".", "--from", "people.jsonl").returncode == 2
 
@@ -95,7 +95,7 @@ def test_the_split_of_shots_is_frozen_and_checked_as_well(folder: Path) -> None:
     (folder / "shown.jsonl").write_text('{"query": "Who?", "tags": [], "answer": "a"}\n', "utf-8")
     done = promptfmt(folder, "freeze", ".", "--check")
     assert done.returncode == 1
-    assert done.stdout == "who.docs.dev.jsonl: columns that the dataset lost: question; new columns: query\n"
+    assert done.stdout == "who.docs.dev.jsonl: the columns of the dataset changed; removed: question; new: query\n"
     done = promptfmt(folder, "freeze", "who.yaml", "--shots", "--split", "dev")
     assert (done.returncode, "--shots cannot be combined with" in done.stderr) == (2, True)
 
@@ -109,14 +109,14 @@ def test_docs_whose_columns_the_dataset_has_no_more_are_named(folder: Path) -> N
     (folder / "people.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
     done = promptfmt(folder, "freeze", ".", "--check")
     assert done.returncode == 1
-    assert done.stdout == "who.docs.jsonl: columns that the dataset lost: question; new columns: query\n"
+    assert done.stdout == "who.docs.jsonl: the columns of the dataset changed; removed: question; new: query\n"
     assert docs(folder)[0] == PEOPLE[0], "nothing is written"
 
 
 def test_docs_of_a_file_of_the_command_line_are_checked_against_that_file_alone(folder: Path) -> None:
     assert promptfmt(folder, "freeze", "who.yaml", "--from", "people.jsonl").returncode == 0
     done = promptfmt(folder, "freeze", "who.yaml", "--check")
-    assert (done.returncode, "give that file with --from" in done.stderr) == (1, True)
+    assert (done.returncode, "name that file with --from" in done.stderr) == (1, True)
     assert promptfmt(folder, "freeze", "who.yaml", "--check", "--from", "people.jsonl").returncode == 0
 
 
@@ -126,6 +126,6 @@ def test_rows_are_chosen_by_the_branches_that_they_take_the_task_through(folder:
     done = promptfmt(folder, "freeze", "who.yaml", "--from", "people.jsonl", "--count", "2", "--cover")
     assert done.returncode == 0
     assert docs(folder) == [PEOPLE[0], PEOPLE[5]]
-    assert done.stderr.startswith("who: 2 of 8 rows run ")
+    assert done.stderr.startswith("who: 2 rows (of the first 8) run ")
     done = promptfmt(folder, "freeze", "who.yaml", "--from", "people.jsonl", "--cover", "--seed", "1", "--force")
     assert (done.returncode, "--cover cannot be combined with" in done.stderr) == (2, True)

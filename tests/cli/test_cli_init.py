@@ -36,8 +36,8 @@ def test_an_empty_folder_becomes_a_project_whose_tests_pass(tmp_path: Path) -> N
     again = promptfmt(tmp_path, "init")
     assert again.stdout.count("stays as it is") == 2, "settings and workflow; the example is a task itself now"
     assert (
-        "to run prompt tests with plain pytest and in editors, add to pytest.ini, below [pytest]: promptfmt = true"
-        in done.stdout
+        "to run prompt tests with plain `pytest` and in editors, add this line "
+        "to pytest.ini, below [pytest]: promptfmt = true" in done.stdout
     )
     assert (tmp_path / ".gitattributes").read_text("utf-8").count("__prompts__") == 1
     assert (tmp_path / ".gitignore").read_text("utf-8") == ".promptfmt-*.tmp\n"
@@ -83,7 +83,7 @@ def test_findings_about_style_are_left_out_if_they_are_not_wanted(tmp_path: Path
     assert "PF240" in yaml.safe_load((ignored / "promptfmt.yaml").read_text("utf-8"))["ignore"]
     assert "PF240" not in promptfmt(ignored, "check").stdout
     assert (
-        "to ignore findings about style, add to promptfmt.yaml: ignore: ["
+        "to ignore findings about style, add this line to promptfmt.yaml: ignore: ["
         in promptfmt(own, "init", "--no-style").stdout
     )
 
@@ -102,7 +102,7 @@ def test_in_a_terminal_init_asks_for_the_kind_and_about_style(tmp_path: Path) ->
     os.close(terminal)
     assert run.returncode == 0, shown
     assert b"Choose one of benchmarks, fork, model, training." in shown
-    assert b"Report findings about style, too (1 entry of the baseline)" in shown
+    assert b"Also report findings about style (1 entry in the baseline)" in shown
     assert "PF240" in yaml.safe_load((tmp_path / "promptfmt.yaml").read_text("utf-8"))["ignore"]
     assert '"PF240"' not in (tmp_path / "promptfmt-baseline.jsonl").read_text("utf-8")
 

@@ -66,7 +66,7 @@ def test_the_lock_says_where_a_tokenizer_is_from_and_a_newer_revision_shows_what
     assert newer.returncode == 1, newer.stderr
     assert lines[0] == f"people/words: people/words@{NEWER[:12]}, here {COMMIT[:12]}"
     assert lines[1].endswith("conversations differ")
-    assert lines[-1] == "  prompts or tokens of 1 of 1 tasks change: who [own]"
+    assert lines[-1] == "  1 of 1 tasks get other prompts or tokens: who [own]"
     assert lock.read_bytes() == before
 
 
@@ -95,7 +95,7 @@ def test_a_template_that_was_copied_is_followed_once_its_origin_is_given(hub: Lo
     ("arguments", "told"),
     [
         ((), "promptfmt.lock lists no tokenizer or template from the hub"),
-        (("chat_template.jinja",), "give both a path and --origin"),
+        (("chat_template.jinja",), "PATH and --origin must be used together"),
         (("other.jinja", "--origin", "people/words"), "there is no other.jinja"),
         (("chat_template.jinja", "--origin", "people/wrods"), "the tokenizer 'people/wrods' could not be downloaded"),
         (("../x", "--origin", "people/words"), "is outside the working directory"),

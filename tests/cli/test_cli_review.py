@@ -34,7 +34,7 @@ def test_each_answer_does_what_it_says(project: Path) -> None:
     write_task(project, "cola", "What? {{question}}")
     done = promptfmt(project, "review", typed="A\ns\n")
     assert "+| Answer:⟨end⟩" in done.stdout
-    assert "this and 3 more with the same change" in done.stdout
+    assert "do the same for 3 more snapshots with this change" in done.stdout
     left = json.loads(promptfmt(project, "review", "--json").stdout)
     assert {entry["task"] for entry in left} == {"cola"}
     (project / "tasks/arc.yaml").unlink()
@@ -67,7 +67,7 @@ def test_where_nobody_answers_all_is_left_and_other_ways_are_named(project: Path
     done = promptfmt(project, "review", typed="")
     assert done.returncode == 1
     assert done.stderr.splitlines() == [
-        "not a terminal: use --list, or --accept GLOB to accept without asking",
+        "this is not a terminal, so no questions can be asked: use --list or --accept GLOB",
         "0 of 6 snapshots accepted, 6 left",
     ]
     assert snapshots(project) == []

@@ -51,7 +51,7 @@ def test_answers_shows_the_forms_in_which_the_prompt_asks_for_its_answer(folder:
     assert "requests a sentence, such as 'ANSWER: B', by 'ANSWER: LETTER'" in done.stdout
     write_task(folder, "arc", "{{question}}")
     done = promptfmt(folder, "show", "arc", "--profile", "plain", "--doc", "1", "--answers")
-    assert "the prompt requests no form of the answer that promptfmt recognizes" in done.stdout
+    assert "promptfmt recognizes no form of answer that the prompt requests" in done.stdout
 
 
 def test_control_characters_of_a_prompt_do_not_reach_the_terminal(folder: Path) -> None:
@@ -118,7 +118,7 @@ def test_what_cannot_be_shown_is_one_message_and_an_exit_code(folder: Path, args
     [
         ("{mcqa: null, cloze: null}", "mcqq", "did you mean 'mcqa'?"),
         ("{mcqa: null, cloze: null}", "nope", "its formats are mcqa, cloze"),
-        ("null", "mcqa", "use `promptfmt show arc --format mcqa`"),
+        ("null", "mcqa", "to show this format anyway: `promptfmt show arc --format mcqa`"),
         ("null", "mcqq", "did you mean 'mcqa'?"),
     ],
 )

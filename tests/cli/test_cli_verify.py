@@ -56,7 +56,7 @@ def test_requests_are_equal_and_what_cannot_be_compared_is_named(tmp_path: Path)
     done = promptfmt(project(tmp_path), "verify", "--profile", "plain", "--profile", "chat-chatml")
     assert done.returncode == 0, done.stdout
     *reasons, last = done.stdout.splitlines()
-    assert reasons == ["not compared, 1 task: shown: lm-eval does not read doc_to_visual"]
+    assert reasons == ["not compared, 1 task: shown: lm-eval cannot read doc_to_visual"]
     assert last.endswith("requests compared, all equal, 1 not compared")
 
 
@@ -209,7 +209,7 @@ def test_two_releases_are_compared_by_cause(tmp_path: Path) -> None:
     same = promptfmt(tmp_path, "diff", "--harness", "0.4.11..0.4.12")
     assert same.returncode == 0
     assert same.stdout.splitlines()[-1].endswith("all equal, scores of 3 tasks not computed")
-    reason = "lm-eval 0.4.11 is not installed; give its folder with --lm-eval; lm-eval 0.4.12 is not installed"
+    reason = "lm-eval 0.4.11 is not installed. Name its folder with --lm-eval; lm-eval 0.4.12 is not installed"
     assert f"scores not computed, 3 tasks: choices, laid@cot, plain: {reason}" in same.stdout
 
 
@@ -259,7 +259,7 @@ def test_keys_that_a_release_does_not_know_are_a_change(tmp_path: Path) -> None:
     write_task(tmp_path, "keyed", generation_kwargs="{until: [x]}", gen_prefix="'So:'")
     done = promptfmt(tmp_path, "diff", "--harness", "0.4.7..0.4.12", "--profile", "plain")
     assert "which keys a task may have, 1 task: keyed" in done.stdout
-    assert "lm-eval 0.4.7 has no key 'gen_prefix'" in done.stdout
+    assert "lm-eval 0.4.7 does not know the key 'gen_prefix'" in done.stdout
 
 
 def test_filters_that_score_otherwise_in_a_release_are_named(tmp_path: Path) -> None:

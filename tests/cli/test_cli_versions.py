@@ -115,7 +115,9 @@ def test_a_version_that_is_not_a_number_is_left_to_its_author(repository: Path) 
     write_task(repository, "own", "Question: {{question}}\\nA:", metadata="{version: spring}")
     done = promptfmt(repository, "diff", "HEAD", "--profile", "plain", "--bump")
     assert done.returncode == 1
-    assert done.stderr.startswith("tasks/own.yaml:6:12: this version is not a number that can be raised\n")
+    assert done.stderr.startswith(
+        "tasks/own.yaml:6:12: this version is not a number, so it cannot be raised automatically\n"
+    )
 
 
 def test_docs_that_changed_are_not_taken_for_a_changed_task(repository: Path) -> None:
@@ -132,5 +134,5 @@ def test_bump_needs_the_work_tree(repository: Path) -> None:
     done = promptfmt(repository, "diff", "HEAD", "HEAD", "--bump")
     assert (done.returncode, done.stderr) == (
         2,
-        "--bump changes the work tree, so it needs one revision, not two\n  hint: leave out the second revision\n",
+        "--bump changes the work tree, so only one revision can be given\n  hint: leave out the second revision\n",
     )

@@ -24,10 +24,18 @@ def found(kind: Any, tasks: tuple[str, ...] = ("arc",), **values: Any) -> Versio
 @pytest.mark.parametrize(
     ("finding", "line", "style"),
     [
-        (found("kept", parts=("prompts",)), "arc.yaml:3: changed (prompts), version still 1; 1 task: arc", "bold red"),
-        (found("unsure"), "arc.yaml:3: unknown whether the task changed, version still 1; 1 task: arc", "dim"),
+        (
+            found("kept", parts=("prompts",)),
+            "arc.yaml:3: changed (prompts), but still has version 1; 1 task: arc",
+            "bold red",
+        ),
+        (found("unsure"), "arc.yaml:3: perhaps changed, but still has version 1; 1 task: arc", "dim"),
         (found("raised", after=2.0, parts=("prompts", "scoring")), "version 1 → 2.0", "dim"),
-        (found("alone", before=None, after="x" * 41, place=None), f"version none → {'x' * 40}, nothing else", "dim"),
+        (
+            found("alone", before=None, after="x" * 41, place=None),
+            f"version none → {'x' * 40}, but nothing else",
+            "dim",
+        ),
         (found("kept", TASKS), f"13 tasks: {', '.join(TASKS[:8])} and 5 more", "bold red"),
     ],
 )
@@ -59,7 +67,7 @@ def test_the_section_counts_what_was_forgotten_and_has_lines_for_a_changelog() -
     heading, table, log = version_block(findings)
     assert heading == "### versions: 3 changed tasks without a new version\n"
     rows = table.splitlines()
-    assert rows[2] == "| `a`, `b` | **changed (prompts), version still 1** | `arc.yaml:3` |"
+    assert rows[2] == "| `a`, `b` | **changed (prompts), but still has version 1** | `arc.yaml:3` |"
     assert rows[3].endswith(" |  |")
     assert len(rows) == 6
     lines = ["- version 2: prompts changed (a, b)", f"- version 2: scoring changed ({', '.join(TASKS[:8])}, …)"]

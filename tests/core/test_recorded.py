@@ -9,7 +9,7 @@ def test_a_difference_is_shown_with_the_text_around_it_and_counted_from_one() ->
         "\n"
     )
     assert shown == [
-        "state 1: the recorded and the rendered prompt differ at character 51",
+        "state 1: the rendered prompt differs from the recorded one at character 51",
         f"  recorded: …{'x' * 40 + 'a'!r}",
         f"  ours:     …{'x' * 40 + 'b' + 'y' * 39!r}…",
     ]
@@ -17,9 +17,12 @@ def test_a_difference_is_shown_with_the_text_around_it_and_counted_from_one() ->
 
 def test_prompts_are_counted_by_what_became_of_them() -> None:
     found = RecordedPrompts(states=4)
-    assert found.summary == "no recorded prompt in 4 recorded requests"
+    assert found.summary == "4 recorded requests, but none has a prompt"
     found.add(None, is_cut=False)
     found.add(None, is_cut=True)
-    assert found.summary == "reproduces all 2 recorded prompts, 1 of them cut by a window"
+    assert (
+        found.summary
+        == "all 2 rendered prompts are equal to the recorded ones; 1 of them were cut to the model's window"
+    )
     found.add(PromptDifference(where="state 3", offset=0, recorded="", ours="a"), is_cut=False)
-    assert found.summary == "1 of 3 recorded prompts differ from the rendered ones"
+    assert found.summary == "1 of 3 rendered prompts differ from the recorded ones"

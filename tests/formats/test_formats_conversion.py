@@ -128,16 +128,20 @@ def test_layout_becomes_a_format_when_the_prompts_are_the_same(
 @pytest.mark.parametrize(
     ("text", "choices", "says"),
     [
-        ("question", "choices", "not consist of only expressions"),
-        ("{% if question %}{{ question }}{% endif %}", "choices", "not consist of only expressions"),
-        ("{{question}}\nAnswer:", ["A", "B"], "doc_to_text does not list A, B one by one"),
+        ("question", "choices", "has more than text and"),
+        ("{% if question %}{{ question }}{% endif %}", "choices", "has more than text and"),
+        ("{{question}}\nAnswer:", ["A", "B"], "doc_to_text has no list of choices with the labels A, B"),
         ("{{question}}\nA. {{choices[0]}}\nB) {{choices[1]}}\nAnswer:", ["A", "B"], "would change, first in doc"),
         (
             "{{question}}\nA. {{choices[0]}}\n\nB. {{choices[1]}}\nC. {{choices[2]}}",
             ["A", "B", "C"],
             "would change, first in doc",
         ),
-        ("{{question}}\n{{choices[0]}}\nA. {{choices[0]}}\nB. {{choices[1]}} {{passage}}", ["A", "B"], "does not list"),
+        (
+            "{{question}}\n{{choices[0]}}\nA. {{choices[0]}}\nB. {{choices[1]}} {{passage}}",
+            ["A", "B"],
+            "no list of choices",
+        ),
     ],
 )
 def test_layout_that_would_change_is_refused(text: str, choices: Any, says: str) -> None:

@@ -53,7 +53,7 @@ def test_suffix_of_another_name_wins_over_the_one_format_that_the_task_names() -
 
 
 def test_suffix_that_a_mapping_of_formats_lacks_lists_those_it_has() -> None:
-    with pytest.raises(FormatError, match="declares mcqa, cot") as caught:
+    with pytest.raises(FormatError, match="its formats are mcqa, cot") as caught:
         apply_format(task_with({"mcqa": None, "cot": None}), "cloze")
     assert caught.value.hint == "add `cloze: null` under formats"
 
@@ -265,20 +265,25 @@ MISTAKES = {
     "line of a choice": (
         "formats:\n  type: mcqa\n  choice_format: '{lable}: {choice}'",
         7,
-        "has {lable}",
+        "has the unknown {lable}",
         "did you mean 'label'?",
     ),
     "label set": ("formats:\n  type: mcqa\n  choice_labels: leters", 7, "'leters' is not a set of labels", "letters"),
-    "label type": ("formats:\n  type: mcqa\n  choice_labels: [yes, no]", 7, "has True", "quotes"),
+    "label type": ("formats:\n  type: mcqa\n  choice_labels: [yes, no]", 7, "has the bool True", "quotes"),
     "labels as a number": ("formats:\n  type: mcqa\n  choice_labels: 4", 7, "choice_labels is a int", "I, II"),
     "labels as a mapping": ("formats:\n  type: mcqa\n  choice_labels: {a: 1}", 7, "choice_labels is a dict", "I, II"),
     "empty labels": ("formats:\n  type: mcqa\n  choice_labels: []", 7, "an empty list", "null"),
-    "repeated label": ("formats:\n  type: mcqa\n  choice_labels: [A, A]", 7, "'A' twice", "one choice"),
+    "repeated label": ("formats:\n  type: mcqa\n  choice_labels: [A, A]", 7, "'A' twice", "a different label"),
     "empty mapping": ("formats: {}", 5, "formats is an empty mapping", "formats: mcqa"),
     "a list of formats": ("formats: [mcqa, cloze]", 5, "formats is a list", "mapping"),
     "a number": ("formats: 3", 5, "formats is a int", "formats: mcqa"),
-    "overrides without type": ("formats:\n  instruction: 3", 6, "instruction is 3", "type: mcqa"),
-    "text that is a number": ("formats:\n  type: mcqa\n  answer_prompt: 3", 7, "answer_prompt is 3", "quotes"),
+    "overrides without type": ("formats:\n  instruction: 3", 6, "instruction must be null", "type: mcqa"),
+    "text that is a number": (
+        "formats:\n  type: mcqa\n  answer_prompt: 3",
+        7,
+        "answer_prompt must be text, not int 3",
+        "quotes",
+    ),
     "delimiter that is null": ("formats:\n  type: mcqa\n  choice_delimiter: null", 7, "must be text", 'write ""'),
     "broken Jinja": ("formats:\n  type: mcqa\n  instruction: '{{ x'", 7, "not a valid Jinja template", "{{"),
     "output type": (
@@ -306,9 +311,14 @@ MISTAKES = {
         "uses _num_choices",
         "choice_labels",
     ),
-    "topic that is not set": ("formats:\n  type: mcqa\n  instruction: '{{ _topic }}'", 7, "no topic is set", "topic"),
+    "topic that is not set": (
+        "formats:\n  type: mcqa\n  instruction: '{{ _topic }}'",
+        7,
+        "the task sets no topic",
+        "topic",
+    ),
     "name with a slash": ("formats:\n  a/b: null", 6, "'a/b' is not the name of a format", "mcqa"),
-    "both template and formats": ("formats: mcqa\ntemplate: mcq", 6, "both formats and template", "keep one"),
+    "both template and formats": ("formats: mcqa\ntemplate: mcq", 6, "both formats and template", "remove one"),
 }
 
 

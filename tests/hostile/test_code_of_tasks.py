@@ -50,7 +50,7 @@ def test_a_forged_message_is_one_failing_item(project: Project, message: str) ->
     task_with_code(project, FORGED.format(message=message))
     result = project.run(*QUIET, "--snapshot-update")
     assert result.parseoutcomes() == {"failed": 1, "passed": 1}
-    assert "t::snapshot[plain] wrote to the pipe of its worker" in result.stdout.str()
+    assert "t::snapshot[plain] damaged the connection to its worker process" in result.stdout.str()
     assert not any("/t/" in name for name in project.snapshots())
 
 

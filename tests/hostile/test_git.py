@@ -364,7 +364,7 @@ def test_time_and_output_are_bounded(repository: Path, monkeypatch: pytest.Monke
 def test_a_folder_outside_of_repositories_has_none(tmp_path: Path) -> None:
     assert not has_repository(tmp_path)
     assert absent_files(tmp_path) == frozenset()
-    with pytest.raises(GitError, match="not a git repository"):
+    with pytest.raises(GitError, match="not in a git repository"):
         work_tree(tmp_path)
 
 

@@ -40,8 +40,8 @@ def test_memory_has_a_ceiling_whoever_ran_before(project: Project) -> None:
     project.task("other.yaml")
     found, said = outcomes(project, "--promptfmt-memory", "100", "--snapshot-update")
     assert found == {"failed": 3, "passed": 1}
-    assert "needs more memory (MemoryError) than a worker may have" in said
-    assert "3 items of 3 tasks" in said
+    assert "needs more memory than a worker may use (MemoryError)" in said
+    assert "3 tests of 3 tasks" in said
 
 
 def test_a_function_that_never_ends_is_stopped_and_named(project: Project) -> None:

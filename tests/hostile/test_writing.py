@@ -105,11 +105,13 @@ def test_no_link_leads_out_of_the_repository(root: Path, is_limited: bool) -> No
     (root / "folder").symlink_to(outside / "folder")
     (root.parent / "another name").symlink_to(root)
     with gate.limited_to([root] if is_limited else None):
-        assert "the path is a link, which is not followed" in refusal("file")
-        assert "the path is a link, which is not followed" in refusal("new")
+        assert "the path is a symbolic link" in refusal("file")
+        assert "the path is a symbolic link" in refusal("new")
         for path in ("folder/new", root / "folder/new", root.parent / "another name/folder/new", "folder/a/b/new"):
-            assert "is a link out of the repository" in refusal(path)
-            assert "is a link out of the repository" in refusal(path, outside), "also where the place is the user's"
+            assert "is a link to a place outside the repository" in refusal(path)
+            assert "is a link to a place outside the repository" in refusal(path, outside), (
+                "also where the place is the user's"
+            )
     assert [path.name for path in (outside / "folder").iterdir()] == []
     assert (outside / "file").read_text("utf-8") == PRECIOUS
 
@@ -126,7 +128,7 @@ def test_links_that_stay_inside_and_links_to_the_repository_work(root: Path) -> 
 def test_other_folders_need_a_place_of_the_user(root: Path) -> None:
     outside = root.parent / "outside"
     for path in ("../outside/new", outside / "new", "/new"):
-        assert "only the command line can name such a file" in refusal(path)
+        assert "such a path is allowed only on the command line" in refusal(path)
     writing.write("../outside/a/new", "x", also=[outside / "a"])
     writing.write("../outside/file of a user", "x", also=[outside / "file of a user"])
     with gate.limited_to(None):
@@ -141,7 +143,7 @@ def test_other_folders_need_a_place_of_the_user(root: Path) -> None:
 def test_git_keeps_its_own_folder(root: Path) -> None:
     (root / "alias").symlink_to(".git")
     for path in (".git/config", "alias/hooks/pre-commit", ".git", "sub/.GIT/config"):
-        assert refusal(path) == "git keeps its own files there"
+        assert refusal(path) == "the path is in the .git folder"
     (root / ".git/tree").mkdir()
     (root / ".git/tree/.git").write_text("gitdir: ../worktrees/tree", "utf-8")
     writing.write(root / ".git/tree/file", "x")  # a work tree of its own
@@ -154,8 +156,8 @@ def test_only_regular_files_are_replaced(root: Path) -> None:
     assert refusal("pipe") == "the path is a named pipe, not a regular file; remove it, or choose another path"
     assert refusal("folder") == "the path is a folder, not a regular file; remove it, or choose another path"
     with gate.limited_to(None):
-        assert refusal("/dev/null") == "a file of the operating system is not written"
-        assert refusal("/proc/self/comm") == "a file of the operating system is not written"
+        assert refusal("/dev/null") == "files of the operating system are never written"
+        assert refusal("/proc/self/comm") == "files of the operating system are never written"
         assert refusal("/") == "the path is a folder, not a regular file; remove it, or choose another path"
     for name in ("a\0b", "\ud800"):
         assert refusal(name) == "no file can have this name"
@@ -308,16 +310,21 @@ def test_no_report_is_written_through_a_link(repository: Project) -> None:
     (repository.root / "new.jsonl").symlink_to("../outside/new")
     (repository.root / "promptfmt").symlink_to("../outside")
     before = outside(repository)
-    refused = [line for line in repository.run(*outputs()).outlines if "is a link, which is not followed" in line]
+    refused = [line for line in repository.run(*outputs()).outlines if "is a symbolic link" in line]
     assert {line.split()[0] for line in refused} == {*OUTPUTS.values()}
-    assert "new.jsonl cannot be written: the path is a link" in repository.run(*baseline("new.jsonl")).stdout.str()
+    assert (
+        "new.jsonl cannot be written: the path is a symbolic link"
+        in repository.run(*baseline("new.jsonl")).stdout.str()
+    )
     assert "cannot be read: the path is outside the rootdir" in repository.run(*baseline("b.jsonl")).stderr.str()
     # The rootdir is that of an ini which the repository chooses.
     lines = repository.run(*outputs("promptfmt/"), *baseline("promptfmt/new"), "--rootdir", "tasks").outlines
-    refused = [line for line in lines if "written: a folder in its path is a link out of the repository" in line]
+    refused = [
+        line for line in lines if "written: a folder of the path is a link to a place outside the repository" in line
+    ]
     assert len(refused) == len(OUTPUTS) + 1
     done = promptfmt(repository.root, "diff", "HEAD", "--markdown", "r.md")
-    assert "r.md cannot be written: the path is a link, which is not followed" in done.stderr
+    assert "r.md cannot be written: the path is a symbolic link" in done.stderr
     assert done.returncode == 2
     assert outside(repository) == before
 
@@ -347,7 +354,7 @@ def test_workers_of_xdist_may_write_where_the_command_line_points(repository: Pr
 def test_an_ini_names_no_place_outside(repository: Project, options: str) -> None:
     repository.write("pytest.ini", f"[pytest]\naddopts = {options}\n")
     before = outside(repository)
-    assert "outside the rootdir; only the command line can name such a file" in repository.run().stdout.str()
+    assert "outside the rootdir; such a path is allowed only on the command line" in repository.run().stdout.str()
     assert outside(repository) == before
     repository.write("pytest.ini", "[pytest]\npromptfmt_baseline = ../outside/new\n")
     said = repository.run("--promptfmt-baseline-update=write").stdout.str()

@@ -87,7 +87,7 @@ def test_what_a_server_refuses_whatever_is_sent_is_reported_in_its_words(server:
 @pytest.mark.parametrize(
     ("fail", "says"),
     [
-        ("429", "refuses more requests (429), after 2 retries"),
+        ("429", "received too many requests (429, after 2 retries)"),
         ("malformed", "not a list of completions"),
         ("slow", "did not answer in time"),
     ],

@@ -236,7 +236,7 @@ def test_a_model_that_cannot_be_loaded_fails_each_task_with_one_message(pytester
     task(pytester, GENERATE, name="written")
     result = run(pytester, model="hf:nowhere")
     assert result.ret == pytest.ExitCode.TESTS_FAILED
-    result.stdout.fnmatch_lines(["*of 'nowhere'*", "error, 2 items of 2 tasks:*"])
+    result.stdout.fnmatch_lines(["*of 'nowhere'*", "error, 2 tests of 2 tasks:*"])
     result.stdout.no_fnmatch_line("*Traceback*")
 
 

@@ -152,5 +152,5 @@ def test_a_prompt_that_changed_has_no_recording(tmp_path: Path) -> None:
     model = ReplayModel(path)
     [answer] = model.loglikelihood([Ask(context="Answer:", continuation=" A")])
     assert answer.total == -0.5
-    with pytest.raises(ModelError, match="has changed since 'hf:m' was recorded"):
+    with pytest.raises(ModelError, match="it changed after 'hf:m' was recorded"):
         list(model.loglikelihood([Ask(context="Answer: ", continuation="A")]))

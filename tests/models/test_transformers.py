@@ -234,7 +234,7 @@ def test_weights_that_do_not_fit_are_not_random(tmp_path: Path, key: str, value:
     config = json.loads((tmp_path / "config.json").read_text("utf-8"))
     assert config[key] != value
     (tmp_path / "config.json").write_text(json.dumps({**config, key: value}), "utf-8")
-    with pytest.raises(ModelError, match=r"parameters are missing or of another size, such as model\.layers"):
+    with pytest.raises(ModelError, match=r"parameters are missing or have another size, such as model\.layers"):
         open_model(source, ModelOptions(device="cpu"))
 
 

@@ -123,7 +123,7 @@ MEANINGS = {
     "to continue!": "to continue",
     "could not find any text": "has no text to continue",
     "does not appear in the chat": "does not appear in the rendered chat",
-    "not an accepted field": "the chat template never reads",
+    "not an accepted field": "the chat template does not use",
     "add_generation_prompt": "no generation prompt can follow",
     "Tools should": "a tool must be",
     "Documents should": "a document must be",

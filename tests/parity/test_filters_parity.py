@@ -171,7 +171,7 @@ def test_the_same_filters_are_registered() -> None:
 def test_unknown_filters_are_refused_when_the_task_is_built(name: Any) -> None:
     from lm_eval.api.registry import get_filter
 
-    with pytest.raises(ScoringError, match="there is no filter"):
+    with pytest.raises(ScoringError, match="unknown filter"):
         pipelines_of(Task(name="t", filter_list=[{"name": "x", "filter": [{"function": name}]}]))
     with pytest.raises(KeyError):
         get_filter(name)

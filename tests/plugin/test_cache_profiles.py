@@ -49,7 +49,7 @@ def test_an_error_of_a_profile_is_shown_again(tree: Project, monkeypatch: pytest
         again = tree.run("tasks")
         assert (again.ret, again.parseoutcomes()["failed"]) == (1, 1)
         again.stdout.fnmatch_lines(["*: error: PF406 *"])
-        assert "tasks/a.yaml: shown again: " in promptfmt(tree.root, "why", "tasks").stdout
+        assert "tasks/a.yaml: cached: " in promptfmt(tree.root, "why", "tasks").stdout
 
 
 def _same(_project: Project) -> None:
@@ -93,4 +93,4 @@ def test_files_that_come_first_in_turn_are_shown_from_the_second_time_on(tree: P
     assert unchanged(tree, "tasks/sub") == 3
     for _ in range(2):
         listed = tree.run("tasks", "-vv")
-    listed.stdout.fnmatch_lines(["tasks/a.yaml: shown again: all inputs of the file are the same"])
+    listed.stdout.fnmatch_lines(["tasks/a.yaml: cached: nothing that the file uses has changed"])

@@ -193,7 +193,7 @@ def test_processes_of_xdist_read_and_write_the_same_outcomes(tree: Project, monk
     assert tree.found("tasks", "-n", "2") == fresh
     for worker in ("gw0", "gw1"):
         decided = (tree.root / f"{worker}.txt").read_text("utf-8").splitlines()
-        assert decided == ["shown again: all inputs of the file are the same"] * FILES
+        assert decided == ["cached: nothing that the file uses has changed"] * FILES
     tree.edit("helpers.py", "?", "!")
     tree.settle()
     assert tree.found("tasks", "-n", "2")["exit"] == tree.run("tasks", "-n", "2", "--promptfmt-no-cache").ret == 1

@@ -92,7 +92,7 @@ def test_a_tokenizer_that_is_not_available_does_not_switch_the_cache_off(cached_
     project.accept("tasks")
     for shown in (0, 2):
         result = project.run("tasks", "-vv")
-        assert result.stdout.str().count("shown again: ") == shown
+        assert result.stdout.str().count(": cached: ") == shown
         assert result.parseoutcomes()["failed"] == 2
 
 

@@ -8,7 +8,7 @@ from promptfmt_command import promptfmt
 
 BROKEN = "from .nowhere import nothing\n"
 WHOLE = "def test_it(): pass\n"
-NOTE = "1 file could not be collected, see ERRORS; prompts were tested, but the run fails. *"
+NOTE = "1 file could not be collected (see ERRORS), so the run fails. Prompts were tested. *"
 
 
 def run(*args: str) -> pytest.RunResult:
@@ -47,7 +47,7 @@ def test_other_tests_are_left_out_as_pytest_does(tree: Project) -> None:
     result = run("tasks", "tests")
     assert result.ret == pytest.ExitCode.INTERRUPTED
     assert result.parseoutcomes() == {"passed": 4, "errors": 1}
-    result.stdout.fnmatch_lines(["*Interrupted: 1 error during collection; 1 other test did not run*"])
+    result.stdout.fnmatch_lines(["*Interrupted: 1 error during collection. 1 test without prompts did not run*"])
     everything = run("tasks", "tests", "--continue-on-collection-errors")
     assert (everything.ret, everything.parseoutcomes()) == (1, {"passed": 5, "errors": 1})
 
@@ -78,7 +78,7 @@ def test_a_folder_is_tested_without_its_broken_conftest(tree: Project) -> None:
         assert result.ret == pytest.ExitCode.TESTS_FAILED
         assert result.parseoutcomes()["errors"] == 1
         result.stdout.fnmatch_lines(
-            ["*ERROR collecting tasks/deep*", "*No module named 'nowhere'*", f"{NOTE}: --noconftest"]
+            ["*ERROR collecting tasks/deep*", "*No module named 'nowhere'*", f"{NOTE}, use --noconftest"]
         )
     assert run("tasks", "--noconftest").ret == pytest.ExitCode.OK
     tree.edit("tasks/deep/wic.yaml", "Q: ", "Question: ")
@@ -98,8 +98,10 @@ def test_an_update_leaves_a_folder_with_a_broken_conftest_alone(tree: Project) -
     for file in ("tasks/arc.yaml", "tasks/deep/wic.yaml"):
         tree.edit(file, "Q: ", "Question: ")
     result = run("tasks", "--snapshot-update")
-    apart = "except in tasks/deep, because an update needs the conftest.py"
-    result.stdout.fnmatch_lines([f"1 file could not be collected, see ERRORS; prompts were tested, {apart}, but*"])
+    apart = "except in tasks/deep: updating snapshots there needs the conftest.py"
+    result.stdout.fnmatch_lines(
+        [f"1 file could not be collected (see ERRORS), so the run fails. Prompts were tested, {apart}*"]
+    )
     after = tree.snapshots()
     assert {path for path in before if after.get(path) != before[path]} == {
         path for path in before if path.startswith("tasks/__prompts__/arc/")

@@ -64,7 +64,7 @@ def test_a_signal_ends_a_run_in_order_and_the_next_run_continues(tree: Project, 
             run.kill()
     assert run.returncode == pytest.ExitCode.INTERRUPTED, output
     assert "the run ended early: " in output
-    assert "finished files are cached, so the next run continues there" in output
+    assert "the results of finished files are cached, so the next run continues with the others" in output
     (tree.root / "tasks/z/endless.yaml").unlink()
     assert tree.run("tasks").parseoutcomes() == {"unchanged": 9}
 

@@ -23,7 +23,7 @@ def test_the_release_of_the_command_line_changes_requests_and_is_locked(project:
     assert 'lm_eval: "0.4.9"\n' in (project.root / "promptfmt.lock").read_text("utf-8")
     result = project.run(*OLD)
     assert result.ret == 0
-    assert any(line.startswith("promptfmt: prompts are those of lm-eval 0.4.9") for line in result.outlines)
+    assert any(line.startswith("promptfmt: prompts are made as in lm-eval 0.4.9") for line in result.outlines)
     assert not any("were made with" in line for line in result.outlines)
 
 
@@ -33,7 +33,8 @@ def test_a_run_that_follows_another_release_fails_and_says_which_made_the_snapsh
     result = project.run()
     assert result.ret == 1
     assert any(
-        "the snapshots were made with lm-eval 0.4.9, this run follows 0.4.13" in line for line in result.outlines
+        "the snapshots were made as in lm-eval 0.4.9, but this run renders as lm-eval 0.4.13" in line
+        for line in result.outlines
     )
     project.run("--snapshot-update")
     assert "lm_eval" not in (project.root / "promptfmt.lock").read_text("utf-8")

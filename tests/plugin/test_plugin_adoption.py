@@ -34,7 +34,7 @@ def test_files_without_snapshots_wait_to_be_adopted_where_the_settings_say_so(pr
     result = project.run()
     assert result.ret == pytest.ExitCode.OK
     assert result.parseoutcomes()["skipped"] == 4
-    result.stdout.fnmatch_lines(["skipped, 4 items: not adopted yet: *"])
+    result.stdout.fnmatch_lines(["skipped, 4 tests: not adopted yet: *"])
     assert project.run("--promptfmt-snapshots", "all").ret == pytest.ExitCode.TESTS_FAILED
 
     project.accept("tasks/old.yaml", "--promptfmt-profile", "plain")

@@ -82,7 +82,7 @@ def test_json_and_markdown_tell_the_same_categories(changed: Project) -> None:
     }
     assert "+| Answer:⟨end⟩" in clusters["changed"]["detail"]
     page = (changed.root / "out/result.md").read_text("utf-8")
-    for line in ("### changed: 6 items of 3 tasks", "+| Answer:⟨end⟩", "| changed | 6 |", "| renamed | 2 |"):
+    for line in ("### changed: 6 tests of 3 tasks", "+| Answer:⟨end⟩", "| changed | 6 |", "| renamed | 2 |"):
         assert line in page
 
 

@@ -116,7 +116,7 @@ EDITS: dict[str, Callable[[Project], object]] = {
     "a task of another system before it": lambda p: p.write("tasks/code/boolq.json", HELM),
     "a member of a group": lambda p: rename_task(p),
     "a name in another folder": lambda p: p.task("tasks/new/cola.yaml", task="arc"),
-    "a snapshot that no task defines": lambda p: p.write("tasks/docs/__prompts__/gone/gone/plain.txt", old(p)),
+    "a snapshot without a task": lambda p: p.write("tasks/docs/__prompts__/gone/gone/plain.txt", old(p)),
     "a snapshot of no profile": lambda p: p.write("tasks/docs/__prompts__/wic/wic/gone.txt", old(p)),
     "a folder that vanishes": lambda p: shutil.rmtree(p.root / "tasks/shared"),
     "a file that becomes a task": lambda p: p.edit("tasks/shared/_base.yaml", "target", "task: b\ntarget"),
@@ -194,7 +194,7 @@ def test_a_note_about_a_file_is_shown_in_each_run(tree: Project) -> None:
     tree.accept("tasks")
     for _ in range(3):
         found = tree.run("tasks")
-        found.stdout.fnmatch_lines(["*'description' is written twice; the later one wins"])
+        found.stdout.fnmatch_lines(["*'description' is written twice; only the later value counts"])
     assert found.parseoutcomes() == {"passed": 3, "unchanged": 9, "warnings": 1}
 
 

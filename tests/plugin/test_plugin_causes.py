@@ -78,7 +78,7 @@ def test_a_delimiter_of_an_included_file_is_found_where_it_is_written(project: P
     result.stdout.fnmatch_lines(
         [
             "cause: tasks/_shared.yaml:3:1 fewshot_delimiter",
-            "changed, 4 items of 2 tasks: an empty line is gone, from tasks/_shared.yaml:3:1 fewshot_delimiter",
+            "changed, 4 tests of 2 tasks: an empty line is gone, from tasks/_shared.yaml:3:1 fewshot_delimiter",
         ]
     )
 

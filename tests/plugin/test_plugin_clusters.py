@@ -56,7 +56,7 @@ def test_one_edit_is_one_cluster_whatever_tokenizer_and_template_a_profile_has(p
     told = json.loads((project.root / "result.json").read_text("utf-8"))["clusters"][0]["tokens"]
     assert set(told) == set(PROFILES.split()) - {"plain"}
     assert told["chat-chatml"].startswith("context ")
-    assert " became " in told["tokens-only"]
+    assert " → " in told["tokens-only"]
     assert "digest" not in str(told)
     assert all(f"- `{profile}`: " in (project.root / "result.md").read_text("utf-8") for profile in told)
     # What `plain` shows is looked up where it is not tested.
@@ -79,8 +79,8 @@ def test_what_stops_many_tasks_is_one_line_with_their_number_also_where_it_names
         assert len(clusters) == 2
         result.stdout.fnmatch_lines_random(
             [
-                "error, 3 items of 3 tasks: *in.yaml*'int object' has no attribute 'upper'*",
-                "error, 3 items of 3 tasks: *module 'json' has no attribute 'Base'*",
+                "error, 3 tests of 3 tasks: *in.yaml*'int object' has no attribute 'upper'*",
+                "error, 3 tests of 3 tasks: *module 'json' has no attribute 'Base'*",
             ]
         )
 

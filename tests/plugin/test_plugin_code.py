@@ -48,7 +48,7 @@ def test_code_runs_below_the_rootdir_and_where_it_is_allowed(
     result = project.run(*arguments)
     result.assert_outcomes(passed=2, skipped=2)
     result.stdout.fnmatch_lines(
-        ["skipped, 2 items: Python code that may not run: outside the rootdir and --promptfmt-allow-code*"]
+        ["skipped, 2 tests: Python code of the task is not allowed to run (it is outside the rootdir*"]
     )
     assert "outside/arc.yaml:1: Python code" in result.stdout.str(), "the place is that of the task"
     assert not marker.exists()
@@ -84,7 +84,7 @@ def test_code_that_does_not_work_fails_its_own_task_alone(project: Project) -> N
     output = result.stdout.str()
     assert "good.yaml::good::snapshot[plain] PASSED" in output
     for name, message in {
-        "ends": "the import of the module ends the program (exit status 3)",
+        "ends": "importing the module ends the program (exit status 3)",
         "endless": "the import did not finish within 1 s",
         "raises": "SystemExit",
         "wrong": "tasks/wrong_utils.py:1",
@@ -93,7 +93,7 @@ def test_code_that_does_not_work_fails_its_own_task_alone(project: Project) -> N
         assert any(message in line and ".yaml:6:" in line for line in result.outlines), name
     assert "unknown.yaml::unknown::snapshot[plain] SKIPPED" in output
     result.stdout.fnmatch_lines(
-        ["skipped, 1 item: the package 'no_such_module_at_all' is not installed; pip install *"]
+        ["skipped, 1 test: the package 'no_such_module_at_all' is not installed; pip install *"]
     )
     assert "again.yaml::again::snapshot[plain] FAILED" in output, "and it did not wait once more"
 
@@ -112,7 +112,7 @@ def test_scores_that_need_a_missing_package_are_neither_changed_nor_lost(project
     for options in ((), ("--snapshot-update",)):
         result = project.run("tasks", *options)
         assert result.ret == pytest.ExitCode.OK, result.outlines
-        result.stdout.fnmatch_lines(["skipped, 1 item: the package 'scorer' is not installed; pip install *"])
+        result.stdout.fnmatch_lines(["skipped, 1 test: the package 'scorer' is not installed; pip install *"])
         assert snapshot.read_bytes() == kept
 
 

@@ -61,7 +61,7 @@ def test_freeze_writes_into_the_tree_and_checks_what_is_there(project: Project) 
     project.write("data.jsonl", lines({"query": "Is ice cold?", "answer": "yes"}))
     done = freeze(project, "pkg/tasks/arc.yaml", "--check", "--from", "data.jsonl")
     assert done.returncode == 1
-    assert done.stdout == f"{PLACE}: columns that the dataset lost: question; new columns: query\n"
+    assert done.stdout == f"{PLACE}: the columns of the dataset changed; removed: question; new: query\n"
 
 
 def test_a_folder_outside_of_the_rootdir_and_a_link_to_it_are_refused(project: Project, tmp_path: Path) -> None:
@@ -75,7 +75,7 @@ def test_a_folder_outside_of_the_rootdir_and_a_link_to_it_are_refused(project: P
     assert "is outside the rootdir" in failure
     done = freeze(project, "pkg/tasks/arc.yaml", "--from", f"{outside}/arc.docs.jsonl", "--force")
     assert done.returncode == 1
-    assert "the docs cannot be written: a folder in its path is a link out of the repository" in done.stderr
+    assert "the docs cannot be written: a folder of the path is a link to a place outside the repository" in done.stderr
     assert (outside / "arc.docs.jsonl").read_text("utf-8") == lines(*ROWS)
     project.write("pytest.ini", INI.replace("tests/docs", "../elsewhere"))
     result = project.run()

@@ -24,7 +24,7 @@ def accept_commands(result: pytest.RunResult) -> list[list[str]]:
 def test_pictures_that_are_not_rendered_are_said_with_the_tasks_that_have_them(project: Project) -> None:
     for name in ("seen", "heard"):
         project.task(f"{name}.yaml", doc_to_image="picture" if name == "seen" else None, doc_to_text="{{question}}")
-    lines = ["only the text next to the media of doc_to_image is tested, 1 task: seen"]
+    lines = ["images or audio of doc_to_image are not tested, only the text next to them, in 1 task: seen"]
     for workers in ((), ("-n", "2")):
         project.run("--promptfmt-json=r.json", *workers).stdout.fnmatch_lines(lines)
     assert json.loads((project.root / "r.json").read_text("utf-8"))["unseen"] == [
@@ -85,7 +85,7 @@ def test_one_edit_that_changes_many_tasks_is_shown_once(project: Project) -> Non
     assert output.count("-| A:⟨end⟩") == 2, "one diff of two docs"
     assert f"changed, {2 * MANY} items of {MANY} tasks: " in output
     assert "tasks/_shared_yaml:1:1 doc_to_text" in output
-    assert f"{2 * MANY} failed, {2 * MANY - 1} of them repeats of a failure above" in output
+    assert f"{2 * MANY} failed; {2 * MANY - 1} of them for the same cause as a failure above" in output
     assert f"t007 and {MANY - 8} more" in output
     assert output.partition("= FAILURES =")[2].count("\n") < 40
 
@@ -157,7 +157,7 @@ def test_each_category_is_told_by_its_name(project: Project) -> None:
     counts = result.parseoutcomes()
     assert counts["passed"] == 2, "a header out of date is no failure"
     assert counts["failed"] == 4
-    section = [line.partition(",")[0] for line in result.outlines if ", 1 item of 1 task: " in line]
+    section = [line.partition(",")[0] for line in result.outlines if ", 1 test of 1 task: " in line]
     assert section == ["damaged", "changed", "new", "renamed", "header-only"]
     old, new = (f"tasks/__prompts__/old_name/{name}/plain.txt" for name in ("old_name", "new_name"))
     assert f"renamed {old} → {new}" in result.outlines

@@ -54,7 +54,7 @@ def test_tests_that_cannot_be_set_up_make_no_baseline(project: Project) -> None:
     project.task("tasks/arc.yaml")
     project.write("conftest.py", "def pytest_runtest_setup(item):\n    raise RuntimeError('no')\n")
     result = project.run("tasks", "--promptfmt-baseline", "all.jsonl", "--promptfmt-baseline-update", "write")
-    result.stdout.fnmatch_lines(["all.jsonl is not written: 2 tests could not be set up, such as tasks/arc.yaml::*"])
+    result.stdout.fnmatch_lines(["all.jsonl is not written: 2 tests could not start, such as tasks/arc.yaml::*"])
     assert not (project.root / "all.jsonl").exists()
 
 
@@ -64,11 +64,13 @@ def test_remarks_are_warnings_and_strict_warnings_make_them_failures_of_their_ow
     project.accept("tasks")
     result = project.run("tasks")
     result.assert_outcomes(passed=2, warnings=1)
-    result.stdout.fnmatch_lines(["*tasks/suite.yaml:1*", "*PromptfmtWarning: lm-eval 0.4.13 refuses the member*"])
+    result.stdout.fnmatch_lines(
+        ["*tasks/suite.yaml:1*", "*PromptfmtWarning: lm-eval 0.4.13 does not accept the member*"]
+    )
     assert result.stdout.str().count("refuses the member") == 1
     strict = project.run("tasks", "-W", "error")
     strict.assert_outcomes(passed=2, failed=1)
-    strict.stdout.fnmatch_lines(["lm-eval 0.4.13 refuses the member 'inline'*"])
+    strict.stdout.fnmatch_lines(["lm-eval 0.4.13 does not accept the member 'inline'*"])
 
 
 def test_without_syrupy_one_sentence_says_so(project: Project) -> None:
@@ -95,7 +97,7 @@ def test_exit_codes_are_pytests_own(project: Project) -> None:
 def test_a_checkout_whose_tasks_are_not_yaml_is_named(project: Project) -> None:
     project.write("lm_eval/tasks/__init__.py", "TASK_REGISTRY = {}\n")
     project.write("setup.py", 'setuptools.setup(\n    name="lm_eval",\n    version="0.3.0",\n)\n')
-    reason = "there is no task file here: lm-eval 0.3.0 defines tasks in Python, and only YAML of 0.4 is tested"
+    reason = "there is no task file here: lm-eval 0.3.0 defines tasks in Python, but only YAML tasks are tested"
     project.run(".").stdout.fnmatch_lines([reason])
 
 

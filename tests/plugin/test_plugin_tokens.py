@@ -44,7 +44,7 @@ def project_with_model(project: Project, archetype: str = "bytelevel-qwen") -> P
 def test_the_first_use_of_a_tokenizer_is_announced_once(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PROMPTFMT_CACHE_DIR", str(project.root.parent / "empty cache"))
     project_with_model(project)
-    line = "promptfmt: first use of *model; converting tokenizers may take minutes"
+    line = "promptfmt: *model will be converted before the first use, which may take minutes"
     project.run("--promptfmt-profile=plain").stdout.no_fnmatch_line(line)
     project.run("--promptfmt-profile=model").stdout.fnmatch_lines(line)
     project.run("--promptfmt-profile=model").stdout.no_fnmatch_line(line)
@@ -91,7 +91,7 @@ def test_tokenizer_that_changes_ids_is_told_once_with_what_changed(project: Proj
             "arc [[]model[]]: 1 of 1 doc changed",
             "@@ doc 1, tokens, line 1 @@",
             "tokens: model: files changed (*",
-            "changed, 2 items of 2 tasks: tokens only, model: files changed (*",
+            "changed, 2 tests of 2 tasks: tokens only, model: files changed (*",
         ]
     )
     assert project.snapshots() == before
@@ -108,7 +108,7 @@ def test_upgrade_that_changes_no_ids_is_told_by_the_lock_alone(project: Project)
     lock.write_text(text.replace(loader, "tokenizers 0.1"), "utf-8")
     result = project.run()
     assert result.ret == 0
-    result.stdout.fnmatch_lines([f"promptfmt.lock is out of date, model: tokenizers 0.1 -> {loader}; *"])
+    result.stdout.fnmatch_lines([f"promptfmt.lock is out of date (model: tokenizers 0.1 -> {loader}). *"])
     project.run("--snapshot-update-new-only")
     assert 'loader: "tokenizers 0.1"' in lock.read_text("utf-8")
     lock.write_text("<<<<<<< ours\n" + text, "utf-8")

@@ -220,7 +220,7 @@ def test_hugging_face_id_is_found_in_the_local_cache(
     assert load_tokenizer("some/model@abc").ids("A") == load_tokenizer("some/model").ids("A")
     with pytest.raises(TokenizerError, match="did you mean 'some/model'"):
         load_tokenizer("some/modle")
-    with pytest.raises(TokenizerError, match="--promptfmt-download downloads it"):
+    with pytest.raises(TokenizerError, match="to download it, use --promptfmt-download"):
         load_tokenizer("other/thing")
 
 
@@ -300,7 +300,7 @@ def test_file_that_would_make_endless_texts_is_refused_before_it_is_used(
 @pytest.mark.parametrize(
     ("archetype", "changes", "says"),
     [
-        ("bytelevel-gpt2", {"dropout": 0.1}, "the tokenizer leaves out merges at random (dropout 0.1)"),
+        ("bytelevel-gpt2", {"dropout": 0.1}, "the tokenizer skips merges at random (dropout 0.1)"),
         ("bytelevel-gpt2", {"vocab": {"a": 0, "b": 2**24}, "merges": []}, "the tokenizer has the id 16,777,216"),
         (
             "bytelevel-gpt2",
@@ -410,7 +410,7 @@ def test_folder_without_tokenizer_files_says_what_one_has(tmp_path: Path) -> Non
 def test_code_of_a_model_is_neither_run_nor_asked_for(gpt2: Path, tmp_path: Path) -> None:
     change(gpt2 / "tokenizer_config.json", auto_map={"AutoTokenizer": ["mine.Mine", None]}, tokenizer_class="Mine")
     (gpt2 / "mine.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n", "utf-8")
-    assert "needs Python code of the model, which is never run" in message(gpt2)
+    assert "needs Python code of the model, but promptfmt never runs such code" in message(gpt2)
     assert not (tmp_path / "ran").exists()
 
 
@@ -444,7 +444,7 @@ def test_package_that_is_missing_is_named_with_the_extra_that_brings_it(
 @needs_transformers_5
 def test_folder_without_a_vocabulary_says_so(tmp_path: Path) -> None:
     change(tmp_path / "tokenizer_config.json", tokenizer_class="NoSuchClass")
-    assert "the tokenizer has no vocabulary that transformers can read" in message(tmp_path)
+    assert "transformers finds no vocabulary in the tokenizer" in message(tmp_path)
 
 
 def test_load_that_takes_too_long_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

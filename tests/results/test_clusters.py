@@ -89,7 +89,7 @@ def test_a_failure_that_an_error_of_a_rule_explains_comes_below_it() -> None:
     whole = RunResult(rootdir=Path(), outcomes=tuple(outcomes))
     assert whole.unexplained == []
     lines = [*finding_lines(whole.findings, result=whole)]
-    assert lines[-2] == "  explains: error, 2 items of 2 tasks: the template fails: must take turns"
+    assert lines[-2] == "  explains: error, 2 tests of 2 tasks: the template fails: must take turns"
     other = RunResult(rootdir=Path(), outcomes=tuple(each for each in outcomes if each.category == "error"))
     assert len(other.unexplained) == 1
     missing = TokenizerError("loading it needs the package transformers, which is not installed")

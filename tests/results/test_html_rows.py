@@ -120,15 +120,15 @@ def test_one_finding_of_many_tasks_is_one_cause_and_no_reason_of_a_skip_is_its_t
 
 def test_causes_that_an_earlier_run_did_not_have_are_new_and_those_it_had_are_gone(tmp_path: Path) -> None:
     found = [Outcome(task="a", file=FILE, category="finding", findings=(FINDING,))]
-    changed = Outcome(task="a", file=FILE, profile="plain", category="changed", key="k", title="A became B")
+    changed = Outcome(task="a", file=FILE, profile="plain", category="changed", key="k", title="A → B")
     (tmp_path / "result.json").write_text(json_report(RunResult(rootdir=tmp_path, outcomes=(changed,))), "utf-8")
     earlier = causes_in(tmp_path / "result.json")
     result = RunResult(rootdir=tmp_path, outcomes=tuple(found), earlier=earlier)
     page = html_report(result)
     assert [(cause["category"], cause["new"]) for cause in unpacked(page, "index")["causes"]] == [("PF201", True)]
-    assert "since the earlier run: 1 new, 1 gone" in page
-    assert "gone: changed A became B" in page
-    assert "`gone: changed A became B`" in markdown_report(result)
+    assert "compared with the earlier run: 1 new problem, 1 gone" in page
+    assert "gone: changed A → B" in page
+    assert "`gone: changed A → B`" in markdown_report(result)
     (tmp_path / "result.json").write_text("[]", "utf-8")
     with pytest.raises(SettingsError, match="not the result of a run"):
         causes_in(tmp_path / "result.json")

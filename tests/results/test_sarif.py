@@ -167,7 +167,7 @@ def test_a_distinct_problem_of_many_snapshots_is_one_result(tmp_path: Path, cate
     (result,) = run["results"]
     assert result["level"] == ("note" if category == "header-only" else "error")
     title = MEANINGS[category] if category == "header-only" else "\\x1b[1m\\udc80"
-    assert result["message"]["text"] == f"{category}, 3 items of 3 tasks: {title}"
+    assert result["message"]["text"] == f"{category}, 3 tests of 3 tasks: {title}"
     uris = [each["physicalLocation"]["artifactLocation"]["uri"] for each in result["relatedLocations"]]
     assert uris == ["b.yaml", "c.yaml"]
 

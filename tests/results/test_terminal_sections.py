@@ -38,13 +38,13 @@ def changed(number: int, key: str) -> Outcome:
 def test_a_change_of_many_tasks_names_the_first_ones() -> None:
     outcomes = [changed(number, "one") for number in range(NAMES + 2)]
     first, names = lines_of("prompt formats", *outcomes)
-    assert first == f"changed, {NAMES + 2} items of {NAMES + 2} tasks: title one"
+    assert first == f"changed, {NAMES + 2} tests of {NAMES + 2} tasks: title one"
     assert names == "    " + ", ".join(f"t{number}" for number in range(NAMES)) + " and 2 more"
     assert f"t{NAMES + 1}" in lines_of("prompt formats", *outcomes, verbosity=1)[1]
-    assert lines_of("prompt formats", changed(0, "one")) == ["changed, 1 item of 1 task: title one"]
+    assert lines_of("prompt formats", changed(0, "one")) == ["changed, 1 test of 1 task: title one"]
 
 
-@pytest.mark.parametrize(("more", "told"), [(0, []), (3, ["… and 3 more distinct problems; -v lists them all"])])
+@pytest.mark.parametrize(("more", "told"), [(0, []), (3, ["… and 3 more problems; -v lists them all"])])
 def test_the_first_distinct_problems_are_listed(more: int, told: list[str]) -> None:
     outcomes = [changed(number, f"{number:02}") for number in range(LINES + more)]
     lines = lines_of("prompt formats", *outcomes)
@@ -65,13 +65,13 @@ def test_skipped_items_have_a_reason_with_its_causes_and_what_makes_them_run() -
     few = [skipped(1, "no docs")]
     many = [skipped(number, "a package", f"package p{number}", "pip install it") for number in range(2, 7)]
     lines = lines_of("prompt formats", *few, *many)
-    assert lines[0] == "skipped, 5 items: a package; pip install it"
+    assert lines[0] == "skipped, 5 tests: a package; pip install it"
     assert lines[1 : 1 + PLACES] == [f"    package p{number}, 1 task" for number in (2, 3, 4, 5)]
-    assert lines[1 + PLACES :] == ["    … and 1 more", "skipped, 1 item: no docs"]
+    assert lines[1 + PLACES :] == ["    … and 1 more", "skipped, 1 test: no docs"]
 
 
 def test_media_that_are_not_rendered_are_told_once_for_their_keys() -> None:
     outcomes = [Outcome(task=f"t{number}", file="t.yaml", unseen="doc_to_image") for number in range(2)]
     assert lines_of("prompt formats", *outcomes) == [
-        "only the text next to the media of doc_to_image is tested, 2 tasks: t0, t1"
+        "images or audio of doc_to_image are not tested, only the text next to them, in 2 tasks: t0, t1"
     ]

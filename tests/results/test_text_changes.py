@@ -153,7 +153,7 @@ def test_another_number_of_demonstrations_is_told_by_that_number() -> None:
     docs: list[Sequence[Doc]] = [DOCS, DOCS[::-1], [{**doc, "question": "x"} for doc in DOCS]]
     found = [change(BEFORE | {"num_fewshot": 2}, BEFORE, each) for each in docs]
     assert len(keys(found)) == 1
-    assert found[0].title.startswith("shots 2, out of inline became 1, out of inline: ")
+    assert found[0].title.startswith("shots 2, out of inline → 1, out of inline: ")
     assert all(found[0].explains(compared(BEFORE | {"num_fewshot": 2}, BEFORE, chat)[0]) for chat in CHATS)
 
 

@@ -81,5 +81,5 @@ def test_a_writer_that_cannot_be_had_is_one_message(package: Project, given: str
 def test_markdown_stays_within_its_limit_and_counts_what_was_left_out() -> None:
     text = bounded("## Prompts\n", [f"### block {number}\n{'x' * 500}\n" for number in range(9)], 2_000, "end\n")
     assert len(text.encode()) <= 2_000
-    assert "… and 6 more, left out to stay below 2,000 bytes" in text
+    assert "6 more changes are left out: this report may have at most 2,000 bytes" in text
     assert text.endswith("end\n")

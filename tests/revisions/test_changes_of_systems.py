@@ -84,13 +84,13 @@ def test_code_of_a_class_that_did_not_run_is_unknown_and_what_ran_is_the_same(fo
     for name in ("Branching", "named"):
         why, step = unknown[name]
         assert why == "the code of class changed, but tasks.py:22 in Branching did not run"
-        assert step == f"give the task rows that show the change, in {name}.docs.jsonl, then compare again"
+        assert step == f"put rows that show the change into {name}.docs.jsonl, then compare again"
     assert found["same"] == {"Rewritten": "class (tasks.py:26 Rewritten): the same text for 6 docs"}
 
 
 def test_a_class_without_rows_is_unknown_and_a_new_version_alone_is_no_change(found: dict[str, Any]) -> None:
     why = {each["task"]: each["reason"] for each in found["unknown"]}
-    assert why["Lacking"].endswith("changed, but the task could not be rendered: no docs for a task class")
+    assert why["Lacking"].endswith("changed, but the task could not be rendered: there are no docs for the task class")
     assert why.keys() == {"Branching", "named", "Lacking", "helm.json", "own"}
     assert {finding["kind"] for finding in found["versions"]} == {"alone", "raised"}, "none was forgotten"
 
@@ -98,4 +98,4 @@ def test_a_class_without_rows_is_unknown_and_a_new_version_alone_is_no_change(fo
 def test_a_changed_file_that_fails_on_both_sides_or_shows_no_change_is_unknown(found: dict[str, Any]) -> None:
     why = {each["task"]: each["reason"] for each in found["unknown"]}
     assert why["helm.json"].startswith("the file changed, but could not be rendered: unknown adaptation method")
-    assert why["own"] == "the file changed, but no rendered prompt did"
+    assert why["own"] == "the file changed, but the rendered prompts did not"

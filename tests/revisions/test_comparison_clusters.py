@@ -60,7 +60,7 @@ def test_both_names_of_a_renamed_task_are_shown_and_it_is_neither_new_nor_remove
     renamed = cluster("renamed", member("new_name"), title="renamed tasks/__prompts__/a/old_name/plain.txt \u2192 x")
     result = compared(renamed, removed=[member("old_name"), member("gone")])
     same, removed = result["clusters"]
-    assert (same["category"], same["title"]) == ("renamed", "the same prompts under another name")
+    assert (same["category"], same["title"]) == ("renamed", "the snapshot has another name, but the same prompts")
     assert [each["task"] for each in same["members"]] == ["old_name \u2192 new_name"]
     assert (removed["category"], removed["title"]) == ("obsolete", "tasks that after does not have")
     assert [each["task"] for each in removed["members"]] == ["gone"]

@@ -160,7 +160,7 @@ def test_code_that_makes_docs_of_rows_runs_on_the_same_rows(found: dict[str, Any
 
 
 def test_docs_from_elsewhere_are_named_and_the_text_is_compared(found: dict[str, Any]) -> None:
-    assert found["other_docs"] == {"elsewhere": 'dataset_path: "here" became "there"'}
+    assert found["other_docs"] == {"elsewhere": 'dataset_path: "here" → "there"'}
     assert "elsewhere" not in unknown(found).keys() | changed(found).keys()
 
 
@@ -169,7 +169,7 @@ def test_what_neither_side_renders_is_unknown_with_its_keys(found: dict[str, Any
     assert reasons["broken"].startswith("doc_to_text changed, but the task could not be rendered: ")
     assert reasons["own"].startswith("class (tasks/own.py:1 Own) changed, but the task could not be rendered")
     assert "lacking" in changed(found), "it is imported without its package, and both sides render"
-    assert reasons["not_read"].startswith("the file changed, but neither revision of it can be read: ")
+    assert reasons["not_read"].startswith("the file changed, but it cannot be read in either revision: ")
     assert "of_a_group" in changed(found), "a task that names its sets under `group` is a task"
 
 
@@ -191,10 +191,10 @@ def test_how_answers_are_read_is_compared(found: dict[str, Any]) -> None:
 def test_another_column_is_a_change(found: dict[str, Any]) -> None:
     said = changed(found)
     for name in ("other_column", "in_code"):
-        assert said[name] == "other columns are read (doc_to_text: question became doc_to_text: query)"
-    assert said["other_role"] == "other columns are read (doc_to_text: question became doc_to_text: premise)"
-    assert said["other_target"] == "other columns are read (doc_to_target: answer became doc_to_target: reply)"
-    assert said["renamed_column"] == "other columns are read (doc_to_text: question became doc_to_text: query)"
+        assert said[name] == "the task now uses other columns (doc_to_text: question → doc_to_text: query)"
+    assert said["other_role"] == "the task now uses other columns (doc_to_text: question → doc_to_text: premise)"
+    assert said["other_target"] == "the task now uses other columns (doc_to_target: answer → doc_to_target: reply)"
+    assert said["renamed_column"] == "the task now uses other columns (doc_to_text: question → doc_to_text: query)"
 
 
 def test_another_column_is_no_changed_text_and_may_need_no_new_version(found: dict[str, Any]) -> None:
@@ -210,8 +210,8 @@ def test_another_column_is_no_changed_text_and_may_need_no_new_version(found: di
 
 
 def test_columns_that_are_swapped_or_read_beside_another_change_are_a_changed_text(found: dict[str, Any]) -> None:
-    assert changed(found)["swapped"] == '"«question 1» «text 1»" became "«text 1» «question 1»"'
-    assert changed(found)["label_too"].startswith("| Q: «question 1»⟨end⟩ became | Q «question 1»⟨end⟩")
+    assert changed(found)["swapped"] == '"«question 1» «text 1»" → "«text 1» «question 1»"'
+    assert changed(found)["label_too"].startswith("| Q: «question 1»⟨end⟩ → | Q «question 1»⟨end⟩")
 
 
 def test_a_part_of_a_template_that_is_never_printed_is_unknown(found: dict[str, Any]) -> None:
@@ -291,6 +291,6 @@ def test_files_of_git_lfs_are_filled_in_where_the_clone_has_them(tmp_path: Path)
     assert ([*changed(data)], data["pointers"]) == (["large"], [])
     done = promptfmt(tmp_path, "diff", "HEAD~1", "HEAD", "--profile", "plain")
     assert (
-        "1 file in Git LFS, of which this clone has only pointers, so only these were compared: tasks/large.docs"
+        "this clone has only the Git LFS pointers of 1 file, so only the pointers were compared: tasks/large.docs"
         in done.stdout
     )

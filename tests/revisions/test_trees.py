@@ -259,7 +259,7 @@ def test_commits_between_two_revisions_are_those_that_touch_the_files(repository
         ("mian", "did you mean 'main'?"),
         ("main..topic", "promptfmt diff main topic"),
         ("main...", "promptfmt diff $(git merge-base main HEAD) HEAD"),
-        ("tasks", "use --path tasks"),
+        ("tasks", "Write --path tasks"),
         ("--all", None),
         ("", None),
     ],
@@ -272,5 +272,5 @@ def test_an_unknown_revision_has_a_hint(repository: Path, revision: str, hint: s
 
 
 def test_a_folder_outside_of_a_repository_has_git_s_message(tmp_path: Path) -> None:
-    with pytest.raises(GitError, match="not a git repository"):
+    with pytest.raises(GitError, match="not in a git repository"):
         Repository.around(tmp_path)

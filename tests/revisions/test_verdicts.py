@@ -77,7 +77,7 @@ def test_a_task_that_is_written_the_same_has_no_verdict(tmp_path: Path) -> None:
 @pytest.mark.parametrize("shown", [False, True])
 def test_a_text_that_differs_on_the_docs_is_a_change_unless_a_snapshot_shows_it(shown: bool, tmp_path: Path) -> None:
     found = judged(tmp_path, (TASK, ""), (TASK.replace("nA:", "nSo:"), ""), shown=shown)
-    assert titles(found) == ([] if shown else [('"Q: Why?\\nA:" became "Q: Why?\\nSo:"', "prompt")])
+    assert titles(found) == ([] if shown else [('"Q: Why?\\nA:" → "Q: Why?\\nSo:"', "prompt")])
     assert [each.detail.split("\n")[-2:] for each in found.changed] == (
         [] if shown else [["-| A:⟨end⟩", "+| So:⟨end⟩"]]
     )
@@ -139,7 +139,9 @@ def test_code_that_only_reports_is_no_change(line: str, tmp_path: Path) -> None:
 
 def test_columns_that_synthetic_docs_do_not_have_are_a_change_of_names(tmp_path: Path) -> None:
     found = judged(tmp_path, (SYNTHETIC, ""), (SYNTHETIC.replace("{{question}}", "{{query}}"), ""))
-    assert titles(found) == [("other columns are read (doc_to_text: question became doc_to_text: query)", "columns")]
+    assert titles(found) == [
+        ("the task now uses other columns (doc_to_text: question → doc_to_text: query)", "columns")
+    ]
     assert found.only_names == {PLACE}
 
 
@@ -161,7 +163,7 @@ def test_a_task_that_cannot_be_rendered_is_unknown_with_what_stops_it(reason: st
 
 def test_docs_from_elsewhere_are_named_and_the_same_docs_are_compared(tmp_path: Path) -> None:
     found = judged(tmp_path, (SYNTHETIC, ""), (SYNTHETIC.replace("nowhere/docs", "other/docs"), ""))
-    assert found.other_docs == {PLACE: 'dataset_path: "nowhere/docs" became "other/docs"'}
+    assert found.other_docs == {PLACE: 'dataset_path: "nowhere/docs" → "other/docs"'}
     assert found.changed == []
 
 
@@ -187,7 +189,7 @@ def test_filters_that_are_written_otherwise_are_a_change_of_scoring(tmp_path: Pa
     ("why", "name", "old", "new", "says"),
     [
         ("no rows", "a.json", "{}", "[]", "the file changed, but could not be rendered: no rows"),
-        ("", "a.json", "{}", "[1]", "the file changed, but no rendered prompt did"),
+        ("", "a.json", "{}", "[1]", "the file changed, but the rendered prompts did not"),
         ("", "a.py", "x = 1", "x = 2", ""),
         ("", "a.json", "{}", "{}", ""),
     ],

@@ -30,7 +30,7 @@ def defined(folder: Path, text: str) -> dict[str, Profile]:
         ("docs: 0\n", ":1:1", "docs is 0, expected a whole number, 1 or more"),
         ("docs: true\n", ":1:1", "docs is True"),
         ("time_limit: .inf\n", ":1:1", "expected seconds"),
-        ("docs: 1\ndocs: 2\n", ":2:1", "written twice"),
+        ("docs: 1\ndocs: 2\n", ":2:1", "appears twice"),
         ("docs: [1\n", ":2:1", "not valid YAML"),
         ("- docs\n", ":1:1", "a list at its top level"),
         ("profiles: {a b: {}}\n", ":1:12", "cannot be the name of a profile"),
@@ -43,9 +43,9 @@ def defined(folder: Path, text: str) -> dict[str, Profile]:
         ("profiles:\n  a: {extends: chat-chatm}\n", ":2:7", "did you mean 'chat-chatml'"),
         ("profiles:\n  a: {extends: b}\n  b: {extends: a}\n", ":3:7", "in a circle: a -> b -> a"),
         ("profiles:\n  a: {extends: a}\n", ":2:7", "in a circle: a -> a"),
-        ("profiles:\n  a: {chat_template: own}\n", ":2:7", "and the profile has no tokenizer"),
+        ("profiles:\n  a: {chat_template: own}\n", ":2:7", "the profile has no tokenizer that could contain it"),
         ("profiles:\n  a: {chat_template: chatlm}\n", ":2:7", "did you mean 'chatml'"),
-        ("profiles:\n  a: {chat_template: mine.jnja}\n", ":2:7", "and the profile has no tokenizer"),
+        ("profiles:\n  a: {chat_template: mine.jnja}\n", ":2:7", "the profile has no tokenizer that could contain it"),
         ("profiles:\n  a: {chat_template: ours.jinja}\n", ":2:7", "did you mean 'our.jinja'"),
     ],
 )
@@ -68,7 +68,7 @@ def test_what_lets_code_run_is_read_in_the_rootdir_only(tmp_path: Path) -> None:
     for key, value in (("rules", "rules.py"), ("allow_code", "[/]"), ("download", "true"), ("paths", "x")):
         path.write_text(f"{key}: {value}\n")
         assert key in read_settings_file(path, is_at_rootdir=True).values
-        with pytest.raises(SettingsError, match=f"'{key}' is read only in the rootdir"):
+        with pytest.raises(SettingsError, match=f"'{key}' has no effect here: it is used only in the rootdir"):
             read_settings_file(path, is_at_rootdir=False)
 
 

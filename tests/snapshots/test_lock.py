@@ -56,7 +56,7 @@ def test_no_file_is_an_empty_lock_and_a_link_to_nothing_is_damage(tmp_path: Path
     path = tmp_path / "promptfmt.lock"
     assert read_lock(path) == Locked()
     path.symlink_to("nothing")
-    with pytest.raises(SnapshotError, match="a link to nothing"):
+    with pytest.raises(SnapshotError, match="a broken link"):
         read_lock(path)
 
 
@@ -86,7 +86,7 @@ def test_a_note_says_whether_the_tokenizer_itself_has_changed(tmp_path: Path) ->
     assert (other.is_change, other.text) == (True, "m/a b: tokenizers 1 -> tokenizers 2")
     assert (
         lock.note(FETCHED).text
-        == "é: promptfmt.lock has no entry for this tokenizer; now the tokenizer was loaded with tokenizers 1"
+        == "é: promptfmt.lock has no entry for this tokenizer. In this run, the tokenizer was loaded with tokenizers 1"
     )
     path.write_text("- damaged\n", "utf-8")
     damaged = Lock(path)
@@ -100,9 +100,9 @@ def test_a_run_names_what_is_out_of_date_equal_changes_once(tmp_path: Path) -> N
     write_lock(path, Locked({name: replace(USED, name=name) for name in names}, lm_eval=old.version))
     seen = {name: replace(USED, name=name, loader="tokenizers 2" if name != "c" else USED.loader) for name in names}
     assert [*Lock(path, new).out_of_date(seen)] == [
-        "promptfmt.lock is out of date, a, b: tokenizers 1 -> tokenizers 2; --snapshot-update updates it",
-        "the snapshots were made with lm-eval 0.4.9, this run follows "
-        f"{new.version}; --promptfmt-lm-eval 0.4.9 follows that release",
+        "promptfmt.lock is out of date (a, b: tokenizers 1 -> tokenizers 2). To update the file, use --snapshot-update",
+        "the snapshots were made as in lm-eval 0.4.9, but this run renders as lm-eval "
+        f"{new.version}. To render as before, use --promptfmt-lm-eval 0.4.9",
     ]
     assert [*Lock(path, old).out_of_date({})] == []
 

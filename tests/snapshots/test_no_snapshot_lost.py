@@ -254,7 +254,7 @@ def test_a_changed_prompt_is_not_renamed_even_if_an_unused_snapshot_shows_it(sui
     told = suite.run("--promptfmt-profile", "plain").stdout.str()
     assert "arc [plain]: 2 of 2 docs changed" in told
     assert "renamed tasks/" not in told
-    assert "changed, 1 item of 1 task: " in told
+    assert "changed, 1 test of 1 task: " in told
 
 
 def test_files_of_others_in_the_snapshot_folder_stay(suite: Suite) -> None:

@@ -233,10 +233,13 @@ CUE = "    def _get_cue_text(self, item): {}\n".format
     [
         (CUE('return item["qq"]'), r"quiz\.py:9: _get_cue_text of 'Quiz', doc 1 raised KeyError: 'qq'"),
         (CUE("raise SystemExit(4)"), r"quiz\.py:9: .* ended the program with SystemExit: 4"),
-        (CUE("return 7"), r"quiz\.py:9: _get_cue_text of 'Quiz', doc 1 must give a text, not 7"),
-        ("    def _get_possible_completions(self, item): return 'xy'\n", "must give a list of texts or None, not 'xy'"),
-        ("    def _get_possible_completions(self, item): return None\n", "gives no candidates to score"),
-        ("    def _get_ground_truth(self, item): return 3\n", "must give a text, a list of texts or None, not 3"),
+        (CUE("return 7"), r"quiz\.py:9: _get_cue_text of 'Quiz', doc 1 must return text, not 7"),
+        (
+            "    def _get_possible_completions(self, item): return 'xy'\n",
+            "must return a list of texts or None, not 'xy'",
+        ),
+        ("    def _get_possible_completions(self, item): return None\n", "returns no candidates to score"),
+        ("    def _get_ground_truth(self, item): return 3\n", "must return text, a list of texts or None, not 3"),
         ("    def __init__(self, num_fewshot): raise OSError('no')\n", r"__init__ of 'Quiz' raised OSError: no"),
         ("    SUBJECTS = 'knots'\n", "SUBJECTS of Quiz is 'knots'"),
         ("    RESPONSE_TYPE = 'words'\n", "RESPONSE_TYPE of Quiz is 'words'"),
@@ -271,7 +274,7 @@ def test_too_few_shots_are_counted(tmp_path: Path) -> None:
     ("keys", "said"),
     [
         ({"classs": 1}, r"unknown key 'classs'[^\n]*\n  hint: did you mean 'class'\?"),
-        ({"doc_to_text": "q"}, r"unknown key 'doc_to_text'[^\n]*\n  hint: other settings belong in the class"),
+        ({"doc_to_text": "q"}, r"unknown key 'doc_to_text'[^\n]*\n  hint: put other settings into the class"),
         ({"class": "quiz.Quiz"}, "class is 'quiz.Quiz'"),
         ({"class": "quiz:"}, "class is 'quiz:'"),
         ({"num_fewshot": "two"}, "num_fewshot is 'two'"),
@@ -308,7 +311,7 @@ def test_a_python_file_gives_its_classes(tmp_path: Path) -> None:
 
 def test_a_class_takes_no_format(tmp_path: Path) -> None:
     (task,) = load_tasks(write(tmp_path), allow_code=True)
-    with pytest.raises(FormatError, match="whose code makes the prompts"):
+    with pytest.raises(FormatError, match="because its code makes the prompts"):
         task.with_format("mcqa")
 
 

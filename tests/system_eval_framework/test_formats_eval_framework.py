@@ -87,7 +87,7 @@ def test_choices_written_in_the_task_itself_are_scored_the_same() -> None:
 
 @pytest.mark.parametrize("field", ["answer_as", "scored"])
 def test_a_word_that_a_field_does_not_take_is_reported(field: str) -> None:
-    with pytest.raises(FormatError, match=f"has an unknown {field}, 'goldd'"):
+    with pytest.raises(FormatError, match=f": unknown {field} 'goldd'"):
         rendered("mine", formats={"mine": {"type": "mcqa", field: "goldd"}})
 
 

@@ -84,20 +84,20 @@ def test_what_is_wrong_with_one_class_stops_no_other(project: Project) -> None:
         r"quiz\.py:\d+: _get_cue_text of 'Exits', doc 1 ended the program with SystemExit: 5",
         r"quiz\.py:\d+: _get_cue_text of 'Leaves', doc 1 ended the program with SystemExit: 7",
         r"quiz\.py:\d+: _get_cue_text of 'Closes', doc 1 raised GeneratorExit",
-        r"quiz\.py:\d+: _get_cue_text of 'NoWords', doc 1 must give a text, not a NoWords",
+        r"quiz\.py:\d+: _get_cue_text of 'NoWords', doc 1 must return text, not a NoWords",
         r"quiz\.py:\d+: reading the attributes of quiz\.NoAttributes raised RuntimeError: not now",
         r"import_odd\.yaml:1:\d+: .*cannot be imported \(odd\.py:2\): Odd: x",
         r"Hangs did not finish within 2 s",
         r"quizz\.yaml:1:\d+: class: quiz\.py has no 'Quizz'\n  hint: did you mean 'Quiz'",
         r"import_fails\.yaml:1:\d+: .*cannot be imported \(broken\.py:1\): no module named 'json.nothing_of_that_name'",
-        r"import_ends\.yaml:1:\d+: .*the import of the module ends the program",
-        r"no_module\.yaml:1:\d+: .*neither a file nowhere\.py nor an installed module 'nowhere'",
+        r"import_ends\.yaml:1:\d+: .*importing the module ends the program",
+        r"no_module\.yaml:1:\d+: .*there is no file nowhere\.py, and no installed module 'nowhere'",
         r"no_file\.yaml:3:\d+: .*missing\.jsonl",
         r"key\.yaml:4:\d+: .*unknown key 'num_fewshots'.*\n  hint: did you mean 'num_fewshot'",
     ):
         assert re.search(said, failures), f"{said}\n---\n{failures}"
     result.assert_outcomes(passed=2, skipped=1, failed=14)
-    result.stdout.fnmatch_lines(["SKIPPED * no_docs.yaml:2: no docs for a task class"])
+    result.stdout.fnmatch_lines(["SKIPPED * no_docs.yaml:2: there are no docs for the task class"])
     assert set(project.snapshots()) == {
         "__prompts__/good/Quiz/plain.txt",
         "__prompts__/changes/Changes/plain.txt",
@@ -224,7 +224,7 @@ class Advanced(MMLUStyleTask):
         assert said in shown
     for task, outcome in (("StandardMCQTask", "FAILED"), ("Advanced", "FAILED"), ("TrueFalseTask", "PASSED")):
         assert re.search(rf"::{task}::lint {outcome}", shown)
-    assert "write item['subject'].value" in shown  # the complete example calls replace on a member of an Enum
+    assert "Write item['subject'].value" in shown  # the complete example calls replace on a member of an Enum
     assert set(project.snapshots()) == {
         f"__prompts__/{name}/{name}/plain.txt" for name in (*GUIDE_DOCS, "Advanced") if name != "ScienceQuizTask"
     }

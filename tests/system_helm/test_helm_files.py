@@ -169,7 +169,10 @@ def test_of_a_key_that_appears_twice_the_last_counts_and_that_is_reported(text: 
     ("spec", "message"),
     [
         ({"method": "generate"}, "3:3: unknown adaptation method 'generate'"),
-        ({"method": "ehr_instruction"}, "3:3: the method 'ehr_instruction' needs more than text"),
+        (
+            {"method": "ehr_instruction"},
+            "3:3: the method 'ehr_instruction' is not supported, because it needs more than text",
+        ),
         ({"method": "generation", "max_tokens": "5"}, "4:3: adapter_spec.max_tokens must be a whole number, not '5'"),
         ({"method": "generation", "max_tokens": -5}, "4:3: adapter_spec.max_tokens is -5"),
         (
@@ -180,7 +183,7 @@ def test_of_a_key_that_appears_twice_the_last_counts_and_that_is_reported(text: 
         ({"method": "generation", "stop_sequences": "\n"}, "4:3: adapter_spec.stop_sequences must be a list of texts"),
         ({"method": "generation", "output_mapping_pattern": "("}, "4:3: output_mapping_pattern: invalid regular"),
         ({"method": "generation", "substitutions": [{"source": "a", "target": "\\1"}]}, "5:4: substitutions: invalid"),
-        ({"temperature": 0, "decoding_parameters": {"temperature": 1}}, "5:4: temperature is 0 in adapter_spec and 1"),
+        ({"temperature": 0, "decoding_parameters": {"temperature": 1}}, "5:4: temperature is 0 in adapter_spec, but 1"),
         ([], "2:2: adapter_spec must be a mapping, not a list"),
     ],
 )
@@ -242,9 +245,9 @@ def test_states_that_cannot_be_used_are_named_and_the_others_go_on(tmp_path: Pat
     found = read(tmp_path, {"adapter_spec": spec, "request_states": [state(), without, wrong, odd, 5, state(6)]})
     said = [str(error).replace(f"{tmp_path}/", "").partition("\n")[0] for error in found.problems]
     assert [line.partition(": ")[2] for line in said] == [
-        "request_states[1]: `instance.references` is missing, so answers cannot be compared with anything",
-        "request_states[2]: `instance.input.text` must be a text",
-        "request_states[3]: reference 1 has no text `output.text`",
+        "request_states[1]: `instance.references` is missing, but answers are compared with the references",
+        "request_states[2]: `instance.input.text` must be text",
+        "request_states[3]: reference 1 has no `output.text`, or it is not text",
         "request_states[4]: a request state must be a mapping, not int",
     ]
     assert all(re.match(r"adapter\.json:\d+:\d+: ", line) for line in said)
@@ -286,10 +289,10 @@ def test_an_instance_without_references_lists_none_and_its_recorded_prompt_is_re
     (task,) = read(tmp_path, {"adapter_spec": spec, "request_states": [one]}).tasks
     assert [instance.prompts[0].text for instance in task.render()] == ["Input: 1+1?\nOutput:"]
     assert task.assembly.recorded_prompts is not None
-    assert task.assembly.recorded_prompts().summary == "reproduces all 1 recorded prompts"
+    assert task.assembly.recorded_prompts().summary == "all 1 rendered prompts are equal to the recorded ones"
     spec["reference_prefix"] = "- "
     (task,) = read(tmp_path, {"adapter_spec": spec, "request_states": [one]}).tasks
-    with pytest.raises(RenderError, match="has no letter or digit from which labels can be made"):
+    with pytest.raises(RenderError, match="needs a letter or digit, so that labels can be made from it"):
         list(task.render())
 
 
@@ -300,7 +303,7 @@ def test_a_state_about_a_reference_that_the_instance_lacks_is_bad(tmp_path: Path
     (task,) = read(tmp_path, {"adapter_spec": spec, "request_states": states}).tasks
     assert task.assembly.recorded_prompts is not None
     [error] = task.assembly.recorded_prompts().bad
-    assert f"reference_index {index!r} is not a reference of the instance" in str(error)
+    assert f"the instance has no reference with the index {index!r}" in str(error)
 
 
 def test_instances_to_evaluate_without_training_split_show_no_shots(tmp_path: Path) -> None:
@@ -369,7 +372,7 @@ def test_large_files_are_streamed_in_little_memory(tmp_path: Path) -> None:
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert (scores.count, scores.means["exact_match"]) == (count, 0.5)
-    assert prompts.summary == f"reproduces all {count:,} recorded prompts"
+    assert prompts.summary == f"all {count:,} rendered prompts are equal to the recorded ones"
     assert peak < 40 << 20
 
 
@@ -401,7 +404,7 @@ def test_a_large_file_that_breaks_off_is_reported_with_its_place_even_without_re
     assembly = found.tasks[0].assembly
     assert assembly.recorded_prompts is not None
     result = assembly.recorded_prompts()
-    assert result.summary == "no recorded prompt in 49 recorded requests"
+    assert result.summary == "49 recorded requests, but none has a prompt"
     (error,) = result.bad
     assert f"long.json:51:{len(lines[-1]) - 8}: the text ends before it is complete" in str(error)
 

@@ -55,7 +55,7 @@ def test_results_of_several_trials_count_in_the_mean() -> None:
     # Calibrated: the requests of the calibration come after all others.
     bare = [pair(-1.0, 1), pair(-6.5, 6)]
     assert helm_reference_results(True, DOC, [*right, *wrong, *bare, *bare])["exact_match"] == 0.5
-    with pytest.raises(ScoringError, match="3 log-likelihoods cannot belong to 2 references"):
+    with pytest.raises(ScoringError, match="there are 3 log-likelihoods, but 2 references"):
         helm_reference_results(False, DOC, [*right, pair(-1.0, 1)])
 
 

@@ -83,7 +83,7 @@ def test_recorded_prompts_of_a_run_are_reproduced_without_its_training_instances
     assert node in project.collected("--promptfmt", PLAIN)
     result = project.run(PLAIN, "-rA", node)
     result.assert_outcomes(passed=1)
-    result.stdout.fnmatch_lines(["reproduces all 3 recorded prompts"])
+    result.stdout.fnmatch_lines(["all 3 rendered prompts are equal to the recorded ones"])
     recorded = json.loads((FIXTURES / "oceans" / "scenario_state.json").read_text("utf-8"))
     shown = (project.root / "oceans/__prompts__/scenario_state/oceans/plain.txt").read_text("utf-8")
     for one in recorded["request_states"]:
@@ -95,7 +95,7 @@ def test_the_first_difference_from_a_recorded_prompt_is_shown_with_its_key(proje
     copied(project, "oceans/scenario_state.json")
     project.edit("oceans/scenario_state.json", '"output_prefix": "Answer: "', '"output_prefix": "The answer: "')
     (text,) = project.failures(PLAIN, "-m", "promptfmt_recorded", "-k", "prompts")
-    assert "3 of 3 recorded prompts differ from the rendered ones" in text
+    assert "3 of 3 rendered prompts differ from the recorded ones" in text
     assert "oceans/scenario_state.json:6:5 output_prefix" in text
     assert "request_states[0]" in text
     assert "recorded: …" in text
@@ -110,7 +110,7 @@ def test_a_changed_shot_of_one_recorded_prompt_is_a_difference(project: Project)
     request["prompt"] = request["prompt"].replace("the largest?", "the largest ocean?")
     path.write_text(json.dumps(value, indent=2), "utf-8")
     (text,) = project.failures(PLAIN, "-m", "promptfmt_recorded", "-k", "prompts")
-    assert "1 of 3 recorded prompts differ from the rendered ones" in text
+    assert "1 of 3 rendered prompts differ from the recorded ones" in text
     assert "request_states[2]" in text
     assert "the few-shot examples of earlier request states" in text
 
@@ -197,7 +197,7 @@ def test_a_choice_of_shots_that_never_ends_fails_with_a_reason(project: Project)
         shot["instance"]["split"] = "train"
     adapter(project, "endless.json", [*shots, state("1+1?", "2")], max_train_instances=2)
     (text,) = project.failures(PLAIN, "-m", "promptfmt_snapshot")
-    assert "HELM 0.5.16 would never end" in text
+    assert "HELM 0.5.16 would run forever" in text
 
 
 def test_a_window_that_cuts_the_question_is_an_error(project: Project) -> None:

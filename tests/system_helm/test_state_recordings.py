@@ -71,7 +71,7 @@ def test_states_that_cannot_be_replayed_are_bad_records_with_the_reason(tmp_path
     wrong = state("A", "42", result={"completions": [{"logprob": -1}]})
     reasons = [one.reason for one in read_recording(write(tmp_path, [without, untold, wrong]))]  # type: ignore[union-attr]
     assert reasons == [
-        "request_states[0]: `instance.references` is missing, so answers cannot be compared with anything",
+        "request_states[0]: `instance.references` is missing, but answers are compared with the references",
         "no completion in this request state",
         "request_states[2]: a completion has no text",
     ]
@@ -84,7 +84,7 @@ def test_a_state_that_is_cut_off_is_named_and_the_ones_before_are_read(tmp_path:
     *read, bad = read_recording(path)
     assert [type(record) for record in read] == [Recorded, Recorded]
     lines = text[:-40].rstrip().count("\n") + 1
-    reason = f"the file cannot be read from here on: the text ends before it is complete, line {lines}"
+    reason = f"the rest of the file cannot be read: the text ends before it is complete, line {lines}"
     assert bad == BadRecord(3, reason)
 
 

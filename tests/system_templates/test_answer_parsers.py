@@ -80,7 +80,7 @@ def test_a_recording_next_to_the_template_is_read_and_its_gaps_are_an_error(tmp_
     found = [each for each in read_back(template) if each[0] == "error"]
     assert found == []
     template.write_text(TEMPLATE.replace("<|begin|>", "<|turn|>"), "utf-8")
-    assert ("error", "the recording lacks an answer") in read_back(template)
+    assert ("error", "an answer is missing in the recording") in read_back(template)
 
 
 def test_the_call_whose_arguments_are_read_differently_is_named() -> None:

@@ -91,7 +91,7 @@ def test_the_tokenizer_in_a_gguf_file_is_compared_with_that_of_a_folder(tmp_path
     numbers = {key: ids[special[f"{key}_token"]] for key in ("bos", "eos")}
     write_gguf(tmp_path / "same.gguf", [*tokens, "[PAD7]"], numbers)
     assert compare(tmp_path, "model", "same.gguf").stdout.splitlines() == [
-        "bos_token is not added to a text, but was before"
+        "bos_token is not added to a text now, but was added before"
     ]
     write_gguf(tmp_path / "other.gguf", [*tokens[:-2], "swapped", tokens[-1]], {**numbers, "eos": 0})
     said = compare(tmp_path, "model", "other.gguf").stdout

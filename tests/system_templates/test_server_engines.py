@@ -76,7 +76,7 @@ def test_a_recording_takes_the_place_of_the_server(server: LoopbackRenderer, tmp
     assert done.returncode == 0, done.stderr
     recording = tmp_path / "served.jsonl"
     lines = [json.loads(line) for line in recording.read_text("utf-8").splitlines()]
-    assert done.stdout == f"served.jsonl: {len(lines)} prompts of llama.cpp, {len(lines)} of them new or changed\n"
+    assert done.stdout == f"served.jsonl: {len(lines)} prompts of llama.cpp; {len(lines)} of them are new or changed\n"
     assert any(line.get("refused") == "too long" for line in lines)
     asked = len(server.asked)
     [(message, line, _)] = differences(tmp_path, str(recording))

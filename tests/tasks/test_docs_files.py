@@ -205,7 +205,7 @@ def test_tsv_is_split_at_tabs(tmp_path: Path) -> None:
 
 
 def test_csv_line_with_too_many_fields_is_told(tmp_path: Path) -> None:
-    with pytest.raises(DocsError, match="the line has 3 fields, the header 2") as caught:
+    with pytest.raises(DocsError, match="the line has 3 fields, but the header has 2") as caught:
         read(written(tmp_path, "x.csv", "a,b\n1,2\n1,2,3\n"))
     assert str(caught.value.position).split(":")[1] == "3"
 

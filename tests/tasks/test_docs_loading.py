@@ -140,7 +140,7 @@ def test_data_files_are_below_the_data_folder_and_without_them_it_is_read_whole(
 def test_bare_data_files_are_the_train_split(tmp_path: Path) -> None:
     write_docs(tmp_path / "x.jsonl", *numbered("x", 1))
     assert load_docs(make_task(tmp_path, dataset=local_dataset("x.jsonl", test_split="train"))).evaluated
-    with pytest.raises(DocsError, match="uses the split 'test', but its data files are for train"):
+    with pytest.raises(DocsError, match="uses the split 'test', but data_files has only train"):
         load_docs(make_task(tmp_path, dataset=local_dataset("x.jsonl")))
 
 
@@ -185,7 +185,7 @@ def test_count_limits_what_is_evaluated_but_not_the_pool(tmp_path: Path) -> None
 
 
 def test_count_below_one_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(DocsError, match="cannot evaluate 0 docs"):
+    with pytest.raises(DocsError, match="the number of docs is 0"):
         load_docs(make_task(tmp_path), count=0)
 
 

@@ -135,7 +135,9 @@ def test_classes_that_an_old_release_registers_in_python_are_known_and_not_teste
         file = read(group, *folders)
         assert file.unresolved == ("qualty",)
         (error,) = file.untested.values()
-        assert fnmatchcase(error.message, "quality is a Python task class (*reading/task.py): its prompts are made *")
+        assert fnmatchcase(
+            error.message, "quality is a Python task class (*reading/task.py), which makes its prompts in its own code"
+        )
     arguments = ("lm_eval/tasks/reading", "-o", "promptfmt_lint=true")
     for _ in range(2):  # the second run reads the cache
         shown = project.run(*arguments).stdout.str()
@@ -158,16 +160,16 @@ def test_a_wildcard_for_prompts_is_an_error_only_since_lm_eval_refuses_it(tmp_pa
     assert [(name, str(error)) for name, error in file.untested.items()] == [
         (
             "glue_rte",
-            f"{tasks}/flan.yaml:1:28: glue_rte is several tasks, one for each prompt of promptsource:*",
+            f"{tasks}/flan.yaml:1:28: glue_rte stands for several tasks, one for each prompt of promptsource:*",
         )
     ]
     write(tasks, both=json.dumps({"group": "both", "task": [member, {**member, "use_prompt": "own.yaml:*"}]}))
     assert [*read(tasks / "both.yaml").untested] == ["glue_rte", "glue_rte (own.yaml:*)"]
     write(tasks, unnamed=json.dumps({"group": "unnamed", "task": [{"use_prompt": "promptsource:*"}]}))
-    with pytest.raises(SourceError, match="this one has only `use_prompt`"):
+    with pytest.raises(SourceError, match="this member has only `use_prompt`"):
         read(tasks / "unnamed.yaml")
     (tasks / "__init__.py").write_text("class TaskManager: ...\n", "utf-8")
-    with pytest.raises(SourceError, match="must name a `task` or a `group`"):
+    with pytest.raises(SourceError, match="needs the key `task` or `group`"):
         read(tasks / "flan.yaml")
 
 
@@ -259,7 +261,7 @@ def test_code_that_knows_the_kinds_of_its_docs_is_not_judged_by_synthetic_ones(t
         write(tmp_path, a=f"task: a\ndoc_to_text: !function utils.{name}\ndoc_to_target: '{{{{a}}}}'\n")
         (task,) = read(tmp_path / "a.yaml").tasks
         bound = bind_functions(task, trusted=lambda _path: True)
-        with pytest.raises(error, match="must give a text, not None") as caught:
+        with pytest.raises(error, match="expected text, got None") as caught:
             list(render_task(bound, load_docs(bound)))
         assert isinstance(caught.value, UnavailableError) == (name == "text")
 
@@ -440,10 +442,10 @@ def test_the_release_of_a_checkout_is_followed_and_named_where_its_prompts_diffe
         return release_note(Settings(rootdir=tmp_path, profiles=(), lm_eval=found[0], lm_eval_found=found[1]))
 
     fork(tmp_path)
-    assert note("0.4.9") == "prompts are those of lm-eval 0.4.9, in this checkout"
-    assert note("0.4.11.dev0") == "prompts are those of lm-eval 0.4.11.dev0, in this checkout"
-    assert "lm-eval 0.4.13; those of 0.5.0 (in this checkout) may differ" in note("0.5.0")
-    assert "lm-eval 0.4.3; those of 0.4.2 (in this checkout) may differ" in note("0.4.2")
+    assert note("0.4.9") == "prompts are made as in lm-eval 0.4.9, in this checkout"
+    assert note("0.4.11.dev0") == "prompts are made as in lm-eval 0.4.11.dev0, in this checkout"
+    assert "lm-eval 0.4.13; the prompts of lm-eval 0.5.0 (in this checkout) may differ" in note("0.5.0")
+    assert "lm-eval 0.4.3; the prompts of lm-eval 0.4.2 (in this checkout) may differ" in note("0.4.2")
     assert note("0.4.13") == ""
 
 
@@ -466,7 +468,11 @@ def test_a_checkout_is_followed_as_its_code_is(
     fork(tmp_path, stated)
     for path, code in files.items():
         (tmp_path / "lm_eval" / path).write_text(code, "utf-8")
-    place = "in this checkout" if stated == expected else f"in this checkout (by its code, although it states {stated})"
+    place = (
+        "in this checkout"
+        if stated == expected
+        else f"in this checkout (according to its code; its metadata states {stated})"
+    )
     assert found_release(tmp_path) == (expected, place)
 
 
@@ -476,7 +482,7 @@ def test_a_sampler_of_a_fork_is_not_available_and_any_other_unknown_one_is_an_er
     for name in ("nearest", "farthest"):
         write(tasks, **{name: f"task: {name}\nfewshot_config: {{sampler: {name}}}\nnum_fewshot: 1\n{TASK}"})
     (task,) = read(tasks / "nearest.yaml").tasks
-    with pytest.raises(UnavailableError, match="the sampler of 'nearest' is 'nearest'"):
+    with pytest.raises(UnavailableError, match="unknown sampler 'nearest' of 'nearest'"):
         make_sampler(task, [])
     with pytest.raises(SourceError, match="unknown sampler 'farthest'"):
         read(tasks / "farthest.yaml")
@@ -515,10 +521,12 @@ def test_a_release_with_what_later_ones_changed_renders_as_both() -> None:
 def test_a_release_that_is_set_is_named_with_that_of_the_built_in_files(tmp_path: Path) -> None:
     fork(tmp_path, "0.4.11")
     note = release_note(Settings(rootdir=tmp_path, profiles=(), lm_eval="0.4.9"))
-    assert note == ("prompts are those of lm-eval 0.4.9; built-in tasks are those of lm-eval 0.4.11, in this checkout")
-    assert "0.4.13; built-in tasks" in release_note(Settings(rootdir=tmp_path, profiles=(), lm_eval="0.4.13"))
+    assert note == (
+        "prompts are made as in lm-eval 0.4.9; the built-in tasks come from lm-eval 0.4.11, in this checkout"
+    )
+    assert "0.4.13; the built-in tasks" in release_note(Settings(rootdir=tmp_path, profiles=(), lm_eval="0.4.13"))
     assert release_note(Settings(rootdir=tmp_path, profiles=(), lm_eval="0.4.11")) == (
-        "prompts are those of lm-eval 0.4.11"
+        "prompts are made as in lm-eval 0.4.11"
     )
 
 
@@ -672,7 +680,9 @@ def test_a_target_that_is_no_choice_is_a_mistake_only_with_real_docs(
     (tmp_path / "utils.py").write_text("def gold(doc):\n    return int(doc['a']) - 1\n", "utf-8")
     task = bind_functions(read(tmp_path / "t.yaml").tasks[0], trusted=lambda _path: True)
     docs = replace(TaskDocs.in_memory([{"q": "Why?", "a": "13"}]), kind=kind)
-    with pytest.raises(SyntheticDocsError if kind == "synthetic" else RenderError, match="outside the choices"):
+    with pytest.raises(
+        SyntheticDocsError if kind == "synthetic" else RenderError, match="but there are only the choices"
+    ):
         tuple(render_task(task, docs))
 
 

@@ -26,13 +26,13 @@ TASK = Task(
     [
         ("Unknown split \"tset\". Should be one of ['train', 'test'].", 3, "did you mean 'test'?"),
         ("Unknown split \"valid\". Should be one of ['validation'].", 4, "did you mean 'validation'?"),
-        ("Unknown split.", 1, "--from FILE takes a local file instead"),
+        ("Unknown split.", 1, "to use a local file instead, add --from FILE"),
         ("BuilderConfig 'Chalenge' not found. Available: ['Easy', 'Challenge']", 2, "did you mean 'Challenge'?"),
-        ("BuilderConfig 'Chalenge' is broken", 1, "--from FILE takes a local file instead"),
-        ("'Chalenge' not found", 1, "--from FILE takes a local file instead"),
+        ("BuilderConfig 'Chalenge' is broken", 1, "to use a local file instead, add --from FILE"),
+        ("'Chalenge' not found", 1, "to use a local file instead, add --from FILE"),
         ("Dataset 'ai2/arc' is a gated dataset", 1, "accept the terms on the dataset's page, and log in with"),
         ("Revision 'v9' doesn't exist", 1, "--revision takes a branch, a tag or a commit"),
-        ("no network\nTraceback", 1, "--from FILE takes a local file instead"),
+        ("no network\nTraceback", 1, "to use a local file instead, add --from FILE"),
     ],
 )
 def test_a_refusal_has_the_hint_for_its_reason(reason: str, line: int, hint: str) -> None:

@@ -204,11 +204,11 @@ def test_a_prompt_that_needs_what_is_not_installed_names_the_package(tmp_path: P
             "asked('NO_SUCH_HOME')\n",
             "the environment variable NO_SUCH_HOME is not set",
         ),
-        ("raise ConnectionError('no network')\n", "Python code of the task downloads something"),
+        ("raise ConnectionError('no network')\n", "Python code of the task needs a download"),
         (
             "import time\nfor i in range(20):\n    try:\n        raise OSError('no server')\n    except Exception:\n"
             "        time.sleep(2**i)\n",
-            "Python code of the task waits while it is imported",
+            "importing Python code of the task waits for something",
         ),
     ],
 )
@@ -269,7 +269,7 @@ def test_tasks_are_skipped_with_one_reason_for_each_package(project: Project) ->
         project.write(f"tasks/{name}.yaml", TASK.replace("task: a", f"task: {name}"))
     project.write("tasks/utils.py", utils)
     done = project.run("tasks", "--promptfmt-json=run.json", "--promptfmt-profile=plain", "-m", "promptfmt_snapshot")
-    line = "skipped, 2 items: the package 'a_package_of_nobody' is not installed; pip install a-package-of-nobody"
+    line = "skipped, 2 tests: the package 'a_package_of_nobody' is not installed; pip install a-package-of-nobody"
     done.stdout.fnmatch_lines([line])
     shown = json.loads((project.root / "run.json").read_text("utf-8"))
     (skipped,) = shown["skipped"]

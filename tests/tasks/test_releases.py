@@ -61,11 +61,11 @@ def test_a_question_that_is_no_text_is_an_error_with_what_the_release_sends() ->
     def in_parentheses(doc: Any) -> Any:
         return (doc["q"],)
 
-    with pytest.raises(RenderError, match=r"not \('q0',\); lm-eval 0.4.9 leaves the question out, without an error$"):
+    with pytest.raises(RenderError, match=r"got \('q0',\); lm-eval 0.4.9 leaves the question out, without an error$"):
         requests("0.4.9", doc_to_text=in_parentheses)
     with pytest.raises(RenderError, match=r"; lm-eval 0.4.9 puts it unchanged into chat turns, without an error$"):
         requests("0.4.9", doc_to_text=in_parentheses, shots=2)
-    with pytest.raises(RenderError, match=r"not \('q0',\)$"):
+    with pytest.raises(RenderError, match=r"got \('q0',\)$"):
         requests("0.4.13", doc_to_text=in_parentheses)
 
 
@@ -167,7 +167,7 @@ def test_a_sampler_class_of_an_early_release_is_skipped() -> None:
 
 
 def test_a_key_that_a_release_does_not_know_stops_the_task_unless_its_fork_has_it(tmp_path: Path) -> None:
-    with pytest.raises(RenderError, match=r"lm-eval 0\.4\.7 has no key 'gen_prefix'"):
+    with pytest.raises(RenderError, match=r"lm-eval 0\.4\.7 does not know the key 'gen_prefix'"):
         requests("0.4.7", gen_prefix="So:")
     assert requests("0.4.8", gen_prefix="So:")[0][0].endswith("So:")
     fork = tmp_path / "lm_eval"

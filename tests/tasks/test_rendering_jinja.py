@@ -238,17 +238,17 @@ def explained(source: str, doc: dict[str, Any]) -> RenderError:
 
 def test_missing_column_message_says_where_what_and_the_closest_column() -> None:
     message = str(explained("{{ qestion }}", DOC))
-    assert message.startswith("arc.yaml:7:3: doc_to_text uses 'qestion', which no doc has")
+    assert message.startswith("arc.yaml:7:3: doc_to_text uses the column 'qestion', but no doc has it")
     assert "did you mean 'question'?" in message
 
 
 def test_missing_column_without_a_close_one_lists_the_columns() -> None:
-    assert "the docs have 'question', 'choices'" in str(explained("{{ zzz }}", DOC))
+    assert "the columns are 'question', 'choices'" in str(explained("{{ zzz }}", DOC))
 
 
 def test_syntax_error_message_gives_the_line_of_the_template() -> None:
     message = str(explained("fine\n{% if %}", DOC))
-    assert "is not valid Jinja, line 2 of the template" in message
+    assert "invalid Jinja, line 2 of the template" in message
 
 
 def test_failing_expression_message_gives_the_line_of_the_template() -> None:
@@ -256,7 +256,7 @@ def test_failing_expression_message_gives_the_line_of_the_template() -> None:
 
 
 def test_sandbox_message_says_that_lm_eval_is_more_lenient() -> None:
-    assert "the sandbox refuses what lm-eval would allow" in str(explained("{{ ''.__class__.__mro__ }}", DOC))
+    assert "promptfmt does not allow this, although lm-eval does" in str(explained("{{ ''.__class__.__mro__ }}", DOC))
 
 
 def test_errors_of_the_engine_pass_as_they_are() -> None:

@@ -92,7 +92,7 @@ def test_target_is_read_from_text_as_lm_eval_reads_it(target: Any, choices: Any,
 def test_digits_that_are_no_number_fail(target: str) -> None:
     error = failure(choice_task(doc_to_target=target))
     assert isinstance(error.__cause__, SyntaxError)
-    assert "doc_to_target of 'arc', doc 1 renders to" in str(error)
+    assert "doc_to_target of 'arc', doc 1: expected a column or a list, got" in str(error)
 
 
 def test_column_is_taken_raw_and_a_mistyped_one_is_a_template() -> None:
@@ -120,23 +120,23 @@ def test_choices_of_a_list_are_not_rendered() -> None:
 @pytest.mark.parametrize(
     ("changes", "cause", "says"),
     [
-        ({"doc_to_choice": ["", "b"]}, IndexError, "every choice must be a non-empty text"),
-        ({"doc_to_choice": [1, 2]}, TypeError, "every choice must be a non-empty text"),
-        ({"doc_to_target": 5}, IndexError, "the target 5 is outside the choices"),
-        ({"doc_to_choice": "not a literal"}, SyntaxError, "neither a column nor a list"),
-        ({"doc_to_text": None}, TypeError, "must be a column, a template or a function, not None"),
+        ({"doc_to_choice": ["", "b"]}, IndexError, "every choice must be text, and not empty"),
+        ({"doc_to_choice": [1, 2]}, TypeError, "every choice must be text, and not empty"),
+        ({"doc_to_target": 5}, IndexError, "the target is 5, but there are only the choices"),
+        ({"doc_to_choice": "not a literal"}, SyntaxError, "expected a column or a list"),
+        ({"doc_to_text": None}, TypeError, "expected a column, a template or a function, got None"),
         (
             {"doc_to_text": "answer", "doc_to_choice": None, "doc_to_target": "x"},
             AssertionError,
-            "must give a text, not 0",
+            "expected text, got 0",
         ),
         ({"description": "choices"}, TypeError, "description"),
         ({"gen_prefix": "choices"}, TypeError, "gen_prefix"),
         ({"doc_to_choice": None, "doc_to_target": "x"}, TypeError, "multiple_choice needs it"),
         ({"fewshot": FewShot(sampler="firstn")}, KeyError, "did you mean 'first_n'?"),
         ({"fewshot": FewShot(sampler=3)}, TypeError, "must be a name or a sampler class"),
-        ({"num_fewshot": 8}, ValueError, "and one more in case the doc itself is drawn, but there are 8"),
-        ({"num_fewshot": 9, "fewshot": FewShot(sampler="first_n")}, AssertionError, "there are 8 docs to draw from"),
+        ({"num_fewshot": 8}, ValueError, "(and one more, in case the doc itself is drawn), but there are only 8"),
+        ({"num_fewshot": 9, "fewshot": FewShot(sampler="first_n")}, AssertionError, "there are only 8"),
         ({"num_fewshot": 1, "fewshot": FewShot(target_delimiter=None)}, TypeError, "fewshot_config.target_delimiter"),
     ],
 )
@@ -156,7 +156,7 @@ def test_task_without_docs_is_refused() -> None:
 def test_missing_column_names_the_doc_and_the_closest_column() -> None:
     docs = [*DOCS[:2], {"qestion": "?", "choices": ["a", "b"], "answer": 0}]
     error = failure(choice_task(), docs=docs)
-    assert "doc_to_text uses 'question', which no doc has ('arc', doc 3" in str(error)
+    assert "doc_to_text uses the column 'question', but no doc has it ('arc', doc 3" in str(error)
     assert error.hint == "did you mean 'qestion'?"
 
 

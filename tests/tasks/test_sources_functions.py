@@ -160,7 +160,7 @@ def test_the_folder_of_the_yaml_is_not_on_the_path_as_in_lm_eval(tmp_path: Path)
     (tmp_path / "sibling_of_utils.py").write_text("x = 1\n")
     error = refused(tmp_path, "import sibling_of_utils\nf = str\n")
     assert "utils.py:1" in error.message
-    assert "sibling_of_utils.py next to the YAML is not found" in (error.hint or "")
+    assert "sibling_of_utils.py next to the YAML cannot be imported" in (error.hint or "")
 
 
 def test_a_missing_package_is_named(tmp_path: Path) -> None:
@@ -174,7 +174,7 @@ def test_a_missing_package_is_named(tmp_path: Path) -> None:
     [
         ("def fonction(doc):\n    return 1\n", "function", "did you mean 'fonction'?"),
         ("f = 5\n", "f", "is of type int, not a function"),
-        ("raise SystemExit(3)\n", "f", "the import of the module ends the program (exit status 3)"),
+        ("raise SystemExit(3)\n", "f", "importing the module ends the program (exit status 3)"),
         ("x = 1\n1 / 0\n", "f", "utils.py:2): ZeroDivisionError"),
         ("def f(:\n", "f", "utils.py:1): SyntaxError"),
         ("x = '\x00'\n", "f", "SyntaxError"),
@@ -199,7 +199,7 @@ def test_an_interrupt_by_the_user_is_passed_on(tmp_path: Path) -> None:
 
 def test_a_module_that_is_nowhere_is_named_with_a_neighbour(tmp_path: Path) -> None:
     task = read(tmp_path, "task: a\ndoc_to_text: !function utlis.f\n", utils="f = str\n")
-    with pytest.raises(FunctionError, match=r"neither .*utlis\.py nor an installed module 'utlis'") as caught:
+    with pytest.raises(FunctionError, match=r"no file .*utlis\.py, and no installed module 'utlis'") as caught:
         bind_functions(task, trusted=everything)
     assert caught.value.hint == "did you mean 'utils'?"
 

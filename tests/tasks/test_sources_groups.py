@@ -158,7 +158,7 @@ def test_a_group_without_a_list_of_members_is_noted(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "line", "said"),
     [
-        ("group: g\ntask:\n  - dataset_path: x\n", 3, "must name a `task` or a `group`"),
+        ("group: g\ntask:\n  - dataset_path: x\n", 3, "needs the key `task` or `group`"),
         ("group: g\ntask:\n  - 5\n", 3, "a name or a mapping, not 5"),
         ("group: g\ntask:\n  - task: [a, b]\n", 3, "must be one name"),
         ("group: [g]\ntask: [a]\n", 1, "use `tag:` instead"),

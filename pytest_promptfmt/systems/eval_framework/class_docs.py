@@ -31,7 +31,7 @@ OWN_DOCS: Final = "PROMPTFMT_DOCS"
 class NoClassDocsError(SyntheticDocsError):
     """A task class without docs: its hooks are code, from which no synthetic docs can be made."""
 
-    reason = "no docs for a task class"
+    reason = "there are no docs for the task class"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -151,9 +151,12 @@ def _shown(origin: str, task: Task) -> str:
 
 def _no_docs(task: Task) -> NoClassDocsError:
     return NoClassDocsError(
-        f"no docs for the task class {task.name!r}: synthetic docs cannot be made for hooks in Python",
+        f"the task class {task.name!r} has no docs, and there are no synthetic docs for classes",
         position=task.position("class"),
-        hint=f"give rows with `docs:` in the YAML, {task.name}.docs.jsonl next to it, or {OWN_DOCS} in the class",
+        hint=(
+            f"add rows: with `docs:` in the YAML, in {task.name}.docs.jsonl next "
+            f"to the file, or as {OWN_DOCS} in the class"
+        ),
     ).naming(repr(task.name))
 
 
@@ -196,7 +199,7 @@ def _loaded(
     dataset = getattr(instance, "dataset", None)
     if not isinstance(dataset, Mapping) or constants.sample_split not in dataset:
         raise RenderError(
-            f"_load_dataset of {found.name!r} sets no docs of the split {constants.sample_split!r}",
+            f"_load_dataset of {found.name!r} sets no docs for the split {constants.sample_split!r}",
             position=found.line_of("_load_dataset"),
             hint="set self.dataset to a mapping of splits to lists of rows",
         )
@@ -215,7 +218,7 @@ def _checked(rows: Iterable[Any], found: TaskClass) -> Iterator[Doc]:
     for number, row in enumerate(islice(rows, MAX_DOCS), start=1):
         if not isinstance(row, Mapping):
             raise RenderError(
-                f"_load_dataset of {found.name!r}: doc {number} is a {type(row).__name__}, not a mapping",
+                f"_load_dataset of {found.name!r}: doc {number} must be a mapping, not {type(row).__name__}",
                 position=found.line_of("_load_dataset"),
             )
         yield dict(row)
@@ -292,7 +295,9 @@ def _samples(task: Task, found: TaskClass, wanted: int, shots: int) -> TaskDocs:
     if missing:
         origin += f", because there are no docs of {', '.join(map(repr, sorted(missing)))}"
     if not samples:
-        raise DocsError("no docs: iterate_samples yields none", position=found.line_of("iterate_samples"))
+        raise DocsError(
+            "there are no docs, because iterate_samples yields no samples", position=found.line_of("iterate_samples")
+        )
     docs = tuple(SampleDoc({"id": part(each, "id"), "subject": str(part(each, "subject"))}, each) for each in samples)
     return TaskDocs(
         evaluated=docs,

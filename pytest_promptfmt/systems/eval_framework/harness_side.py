@@ -51,7 +51,7 @@ def requests_of(task: Task, docs: TaskDocs, shots: int) -> Callable[[Profile], R
         raise FunctionError(f"eval-framework cannot be imported: {type(error).__name__}: {error}") from error
     made, samples = _run(task, lambda: _samples(found, docs, shots))
     if not isinstance(made, contract.Eval):
-        raise FunctionError(f"{found.name} does not derive from a class of eval-framework, and cannot run there")
+        raise FunctionError(f"{found.name} cannot run in eval-framework, because it does not extend one of its classes")
     generates = _run(task, made.get_response_type) == contract.ResponseType.COMPLETION
     arguments = {"until": list(made.get_stop_sequences() or [])} if generates else {}
     if generates and (most := made.get_max_tokens()) is not None:
@@ -92,7 +92,10 @@ def _samples(found: TaskClass, docs: TaskDocs, shots: int) -> tuple[Any, list[li
         return found.make(shots), []
     constants = found.constants()
     if shots and docs.shares_split and constants.fewshot_split != constants.sample_split:
-        raise FunctionError(f"there are no docs of {constants.fewshot_split!r}, which eval-framework draws shots from")
+        raise FunctionError(
+            f"eval-framework draws few-shot examples from {constants.fewshot_split!r}, "
+            "but there are no docs of this split"
+        )
     options: Any = {"custom_subjects": None, "custom_hf_revision": None, "seed": SEED}
     made = found.found.with_overwrite(shots, **options)
     subjects = constants.subjects

@@ -245,7 +245,7 @@ def task_class(found: Any, name: str, *, position: Position | None = None) -> Ta
         raise SourceError(
             f"{name} is not a task class: it needs _get_instruction_text and _get_ground_truth, or iterate_samples",
             position=where,
-            hint=hint or "write these hooks; docs/task-classes.md lists all hooks",
+            hint=hint or "add these hooks. docs/task-classes.md lists all hooks",
         )
     own = frozenset(hook for hook in HOOKS if _is_own(found, hook))
     return TaskClass(name=name, found=found, kind=kind, own=own, position=where)
@@ -350,7 +350,7 @@ def _hint(error: BaseException, arguments: Sequence[Any]) -> str | None:
         return close or (f"the columns of the doc are {', '.join(map(str, item))}" if item else None)
     subject = item.get("subject")
     if isinstance(error, AttributeError) and isinstance(subject, Enum) and error.obj is subject:
-        return f"item['subject'] is {subject}, a member of SUBJECTS as in eval-framework: write item['subject'].value"
+        return f"item['subject'] is {subject}, an enum member as in eval-framework. Write item['subject'].value"
     return None
 
 

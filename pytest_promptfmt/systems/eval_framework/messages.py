@@ -113,9 +113,9 @@ class EvalClassAssembler:
             return
         if not sample.candidates:
             raise RenderError(
-                f"_get_possible_completions {Place(self._task.id, number)} gives no candidates to score",
+                f"_get_possible_completions {Place(self._task.id, number)} returns no candidates to score",
                 position=self._found.line_of("_get_possible_completions"),
-                hint="a task of RESPONSE_TYPE loglikelihoods needs a list of texts",
+                hint="return a list of texts: RESPONSE_TYPE loglikelihoods needs candidates",
             )
         golds = sample.truth if isinstance(sample.truth, list) else [sample.truth]
         for offset, candidate in enumerate(sample.candidates):
@@ -154,7 +154,7 @@ class _Run:
             if number in self._made:
                 break
         made = self._made.get(number) or RenderError(
-            f"{Place(self._found.name, number)} has no subject that is in SUBJECTS", position=self._found.position
+            f"{Place(self._found.name, number)} has a subject that is not in SUBJECTS", position=self._found.position
         )
         if isinstance(made, PromptfmtError):
             raise made
@@ -210,7 +210,7 @@ class _Run:
         if "_create_samples" in self._found.own:
             made = hooks.call("_create_samples", hooks.item, number, str(row["subject"]), reads=_listed)
             if not isinstance(made, Sequence) or not made or isinstance(made, str):
-                raise hooks.refusal("_create_samples", "must give a list of samples", made)
+                raise hooks.refusal("_create_samples", "must return a list of samples", made)
             return tuple(hooks.sample("_create_samples", each) for each in made)
         if "_get_messages" in self._found.own:
             system, messages = hooks.messages("_get_messages")
@@ -228,7 +228,7 @@ class _Run:
         if opening:
             first = messages[0]
             if first.role != "user":
-                raise hooks.refusal("_get_initial_prompt_text", "needs a first message from the user", first.role)
+                raise hooks.refusal("_get_initial_prompt_text", "needs a user message at the beginning", first.role)
             gap = Span("\n\n", opening[0].origin)
             messages[0] = Message(first.role, (*opening, gap, *first.content), first.delimiter)
         return tuple(messages)
@@ -249,16 +249,16 @@ class _Run:
         if "_sample_fewshot_examples" in self._found.own:
             drawn = hooks.call("_sample_fewshot_examples", row)
             if not isinstance(drawn, Sequence) or not all(isinstance(each, dict) for each in drawn):
-                raise hooks.refusal("_sample_fewshot_examples", "must give a list of rows", drawn)
+                raise hooks.refusal("_sample_fewshot_examples", "must return a list of rows", drawn)
             return drawn
         count = self._shots + self._docs.shares_split
         if count > len(self._pool):
-            more = " (one more is needed in case the doc itself is drawn)" if self._docs.shares_split else ""
+            more = " (and one more doc is needed, in case the doc itself is drawn)" if self._docs.shares_split else ""
             raise RenderError(
                 f"{self._found.name!r}, doc {hooks.number + 1}: num_fewshot is {self._shots}{more}, but the subject"
-                f" {str(row['subject'])!r} has only {len(self._pool)} docs to draw from ({self._docs.fewshot_origin})",
+                f" {str(row['subject'])!r} has only {len(self._pool)} docs ({self._docs.fewshot_origin})",
                 position=self._found.position,
-                hint=f"lower num_fewshot or give more docs of {self._constants.fewshot_split!r}",
+                hint=f"lower num_fewshot, or add docs to the split {self._constants.fewshot_split!r}",
             )
         drawn = self._random.sample(self._pool, count)
         return [each for each in drawn if each != row][: self._shots] if self._docs.shares_split else drawn
@@ -314,7 +314,7 @@ class _Hooks:
         if hook == "_get_fewshot_target_text":
             truth = self.value("_get_ground_truth")
             if not isinstance(truth, str):
-                raise self.refusal(hook, "is missing, so the ground truth must be one text", truth)
+                raise self.refusal(hook, "is missing, so _get_ground_truth must return one text", truth)
             return truth
         return None
 
@@ -324,7 +324,7 @@ class _Hooks:
         if value is None and hook in ("_get_system_prompt_text", "_get_initial_prompt_text", "_get_cue_text"):
             return ()
         if not isinstance(value, str):
-            raise self.refusal(hook, "must give a text", value)
+            raise self.refusal(hook, "must return text", value)
         return _span(value, Origin(_PARTS[hook], hook, self.found.line_of(hook), self.shot))
 
     def instruction(self) -> tuple[Message, ...]:
@@ -341,9 +341,9 @@ class _Hooks:
     def sample(self, hook: str, sample: Any) -> PromptSample:
         """Return a sample that a hook gave: an object or mapping with messages, ground truth and candidates."""
         system, messages = self._read_messages(hook, part(sample, "messages"), ends=True)
-        truth = self._truth(hook, part(sample, "ground_truth"), "gives a ground_truth, which must be")
+        truth = self._truth(hook, part(sample, "ground_truth"), "must have a ground_truth that is")
         completions = part(sample, "possible_completions")
-        candidates = self._candidates(hook, completions, "gives possible_completions, which must be")
+        candidates = self._candidates(hook, completions, "must have possible_completions that are")
         return PromptSample(system, messages, truth, candidates, given=sample)
 
     def messages(self, hook: str, *, ends: bool = True) -> tuple[Spans, tuple[Message, ...]]:
@@ -353,12 +353,12 @@ class _Hooks:
         """
         return self._read_messages(hook, self.call(hook), ends=ends)
 
-    def _truth(self, hook: str, given: Any, what: str = "must give") -> Any:
+    def _truth(self, hook: str, given: Any, what: str = "must return") -> Any:
         if given is None or isinstance(given, str):
             return given
-        return list(self._texts(hook, given, f"{what} a text, a list of texts or None"))
+        return list(self._texts(hook, given, f"{what} text, a list of texts or None"))
 
-    def _candidates(self, hook: str, given: Any, what: str = "must give") -> tuple[str, ...] | None:
+    def _candidates(self, hook: str, given: Any, what: str = "must return") -> tuple[str, ...] | None:
         return None if given is None else tuple(self._texts(hook, given, f"{what} a list of texts or None"))
 
     def _texts(self, hook: str, given: Any, what: str) -> Sequence[str]:
@@ -368,13 +368,13 @@ class _Hooks:
 
     def _read_messages(self, hook: str, given: Any, *, ends: bool) -> tuple[Spans, tuple[Message, ...]]:
         if isinstance(given, str) or not isinstance(given, Sequence) or (ends and not given):
-            raise self.refusal(hook, "must give a list of messages", given)
+            raise self.refusal(hook, "must return a list of messages", given)
         read: list[tuple[Role, str]] = []
         for each in given:
             role, content = part(each, "role"), part(each, "content")
             name = getattr(role, "value", role)
             if name not in _ROLES or not isinstance(content, str):
-                what = f"must give messages with a role ({', '.join(_ROLES)}) and a text"
+                what = f"must return messages with a role ({', '.join(_ROLES)}) and text"
                 raise self.refusal(hook, what, {"role": name, "content": content})
             read.append((name, content))
         position = self.found.line_of(hook)

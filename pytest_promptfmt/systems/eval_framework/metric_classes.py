@@ -108,7 +108,7 @@ def _best(scores: Scores) -> str:
 
 def _per_character(scores: Scores) -> dict[str, float]:
     if "" in scores:
-        raise ScoringError("an empty candidate has no length to divide by")
+        raise ScoringError("a candidate is empty, so its score cannot be divided by its length")
     return {candidate: score / len(candidate) for candidate, score in scores.items()}
 
 
@@ -232,9 +232,9 @@ class _Scored:
             return doc.sample if isinstance(doc.sample, PromptSample) else given_sample(doc.sample, self._found, 0)
         if self._found.kind != "hooks":
             raise ScoringError(
-                f"{self._found.name!r} makes its own samples, and none of them is for the doc {dict(doc)!r:.80}",
+                f"{self._found.name!r} makes its own samples, but none for the doc {dict(doc)!r:.80}",
                 position=self._found.position,
-                hint="in a recording of this task, give `doc` as a number (0, 1, …), not as the row",
+                hint="in a recording of this task, write `doc` as a number (0, 1, …), not as a row",
             )
         assembler = EvalClassAssembler(self._task, self._found, TaskDocs.in_memory([doc], []), 0)
         return assembler.layout(0, doc)[0]
@@ -299,7 +299,7 @@ class _Scored:
         text = self._reader(completion, self._shown(doc))
         if not isinstance(text, str):
             raise ScoringError(
-                f"{POST_PROCESS} must give a text, not {in_words(text)}", position=self._found.line_of(POST_PROCESS)
+                f"{POST_PROCESS} must return text, not {in_words(text)}", position=self._found.line_of(POST_PROCESS)
             )
         return text
 

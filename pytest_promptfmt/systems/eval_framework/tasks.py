@@ -106,7 +106,7 @@ class ClassAssembly(Assembly):
     def assembler(self, task: Task, docs: TaskDocs, num_fewshot: int | None) -> EvalClassAssembler:
         """Return what makes the instances of these docs. Raises CodeNotAllowedError for a class not imported."""
         if self.found is None:
-            message = f"{task.name} is the Python class {self.ref}, which is not allowed to run"
+            message = f"{task.name}: the Python class {self.ref} is not allowed to run"
             raise CodeNotAllowedError.of(message, task.position("class"))
         from pytest_promptfmt.systems.eval_framework.messages import EvalClassAssembler  # only where prompts are made
 
@@ -216,9 +216,9 @@ def task_of_class_file(file: YamlFile, path: Path) -> Task:
     for key in config:
         if key not in _KEYS:
             raise SourceError(
-                f"unknown key {key!r} in a file that names a task class; expected one of {', '.join(_KEYS[:5])}",
+                f"unknown key {key!r} in a file for a task class; expected one of {', '.join(_KEYS[:5])}",
                 position=file.locate((key,)),
-                hint=did_you_mean(str(key), _KEYS) or "other settings belong in the class",
+                hint=did_you_mean(str(key), _KEYS) or "put other settings into the class",
             )
     ref, written = _reference(config["class"], path, file.locate(("class",)))
     name = config.get("task", ref.name)
@@ -233,7 +233,9 @@ def task_of_class_file(file: YamlFile, path: Path) -> Task:
     docs = config.get("docs")
     if docs is not None:
         if not isinstance(docs, str | list | Mapping):
-            raise wrong("docs", f"{docs!r:.60}", "write a file, a list of docs, or a mapping of splits to either")
+            raise wrong(
+                "docs", f"{docs!r:.60}", "write a file, a list of docs, or a mapping of splits to files or lists"
+            )
         metadata = _with_docs(metadata, docs)
     return Task(
         name=name,

@@ -203,7 +203,7 @@ class AdapterFile:
         unknown = [name for name in named if name not in HELM_METRICS] if isinstance(named, list) else [named]
         if unknown:
             raise SourceError(
-                f"promptfmt.metrics names the unknown metric {unknown[0]!r}; known: {', '.join(HELM_METRICS)}",
+                f"unknown metric {unknown[0]!r} in promptfmt.metrics; expected one of {', '.join(HELM_METRICS)}",
                 position=self.locate(("promptfmt", "metrics")),
                 hint=did_you_mean(str(unknown[0]), HELM_METRICS),
             )
@@ -257,7 +257,7 @@ def _read(path: Path, _modified: int, size: int) -> AdapterFile | None:
 
 def _decoded(path: Path, data: bytes) -> str:
     if data.startswith((b"\xff\xfe", b"\xfe\xff")):
-        raise SourceError("the file is UTF-16, and JSON is read as UTF-8", position=Position(path), hint=_SAVE)
+        raise SourceError("the file is UTF-16, but JSON must be UTF-8", position=Position(path), hint=_SAVE)
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:

@@ -125,7 +125,7 @@ class AdapterSpec:
             if character.isalnum():
                 return character
         raise ValueError(
-            f"reference_prefix {self.reference_prefix!r} has no letter or digit from which labels can be made"
+            f"reference_prefix {self.reference_prefix!r} needs a letter or digit, so that labels can be made from it"
         )
 
     def _with_label(self, prefix: str, index: int) -> str:
@@ -136,7 +136,7 @@ class AdapterSpec:
                 f"reference_prefix_characters has {len(given)} characters, but there are {index + 1} references"
             )
         if not given and ord(first) + index > 0x10FFFF:
-            raise ValueError("too many references: no character is left to label them")
+            raise ValueError("there are more references than characters for their labels")
         return prefix.replace(first, given[index] if given else chr(ord(first) + index))
 
 
@@ -242,9 +242,9 @@ class _Reader:
             self.values["output_format"] = value
             is_misspelled = key != "output_format"
             do = (
-                "did you mean 'output_format'? HELM has no such key"
+                "did you mean 'output_format'? HELM itself has no such key"
                 if is_misspelled
-                else "remove it from files for HELM"
+                else "remove the key from files for HELM"
             )
             saw = "this plugin treats it as output_format" if is_misspelled else ""
         elif (meant := ALIASES.get(key) or _near(key)) is not None and meant not in self.values:
@@ -268,13 +268,13 @@ class _Reader:
         if name in self.values and self.values[name] != value:
             own, other = named_value(self.values[name]), named_value(value)
             raise self._error(
-                f"{name} is {own} in adapter_spec and {other} in decoding_parameters",
+                f"{name} is {own} in adapter_spec, but {other} in decoding_parameters",
                 *keys,
                 hint="set the value once, in adapter_spec",
             )
         self.values[name] = value
         return Finding(
-            message="HELM refuses decoding_parameters in adapter_spec",
+            message="HELM does not accept decoding_parameters in adapter_spec",
             saw=f"this plugin treats {key} as adapter_spec.{name}",
             do="move the parameters to adapter_spec itself",
             keys=("adapter_spec", *keys),
@@ -286,7 +286,7 @@ class _Reader:
         if not any(_KINDS[kind][1](value) for kind in kinds):
             hint = "put the text in quotes" if kinds == ["str"] and isinstance(value, int | float) else None
             if value is None and name != "method" and "str" in kinds:
-                hint = "leave the key out for HELM's default"
+                hint = "for HELM's default, remove the key"
             expected = " or ".join(_KINDS[kind][0] for kind in kinds)
             raise self._error(f"adapter_spec.{key} must be {expected}, not {named_value(value)}", *place, hint=hint)
         if kinds[0] == "int" and value is not None and not 0 <= value <= _LARGEST:
@@ -312,7 +312,7 @@ def _check_method(method: str, where: Where) -> None:
         return
     position, supported = where("adapter_spec", "method"), f"supported are {', '.join(METHODS)}"
     if method in OTHER_METHODS:
-        message = f"the method {method!r} needs more than text, and is not supported"
+        message = f"the method {method!r} is not supported, because it needs more than text"
         raise SourceError(message, position=position, hint=supported)
     message = f"unknown adaptation method {method!r}; {supported}"
     raise SourceError(message, position=position, hint=did_you_mean(method, METHODS))

@@ -165,7 +165,7 @@ def _trials(file: AdapterFile) -> int:
         raise SourceError(
             f"promptfmt.trials is {trials!r}",
             position=file.locate(("promptfmt", "trials")),
-            hint="write how many trials to render, 1 or more",
+            hint="write the number of trials to render, 1 or more",
         )
     return trials
 
@@ -174,7 +174,7 @@ def _name(path: Path, file: AdapterFile) -> str:
     """Return the name of the task: the written one, that of the file, or of the run's folder for the files of HELM."""
     written, position = file.own.get("task"), file.locate(("promptfmt", "task"))
     if not isinstance(written, str | None):
-        raise SourceError("promptfmt.task must be a text", position=position)
+        raise SourceError("promptfmt.task must be text", position=position)
     name = written or (file.path.parent.name if path.stem in _GENERIC_STEMS else path.stem)
     check_name(name, position or Position(path))
     return name

@@ -107,7 +107,7 @@ class HelmAdapter:
 
     def _chat(self, _shots: Sequence[HelmInstance], row: HelmInstance) -> Iterator[HelmRequest]:
         if row.messages is None:
-            raise RenderError("the method chat needs input.messages, but this instance has none")
+            raise RenderError("the method chat needs `input.messages`, but the instance has no messages")
         yield HelmRequest(prompt=Built((), ()), messages=row.messages, parameters=parameters_of(self.spec))
 
     def _joint(self, shots: Sequence[HelmInstance], row: HelmInstance) -> Iterator[HelmRequest]:
@@ -210,18 +210,19 @@ def draw_rows(rows: Sequence[HelmInstance], count: int, *, trial: int, sample: b
             break
         if len(drawn) == labelled:
             raise RenderError(
-                f"HELM 0.5.16 would never end: it needs {wanted} shots with a correct reference, but only {labelled}"
+                f"HELM 0.5.16 would run forever: it needs {wanted} few-shot examples "
+                f"with a correct reference, but only {labelled}"
                 f" of {len(rows)} training instances have one",
-                hint="tag a reference of each training instance as correct, or lower max_train_instances",
+                hint="tag a reference as correct in each training instance, or lower max_train_instances",
             )
         if groups[label]:
             drawn.append(groups[label].pop(generator.randrange(len(groups[label]))))
     missing = wanted - len(drawn)
     if missing > len(unlabelled):
         raise RenderError(
-            f"HELM 0.5.16 fails here: after {len(drawn)} of {wanted} shots, "
-            "it draws an instance whose correct reference has no text",
-            hint="give every correct reference of the training instances a text",
+            f"HELM 0.5.16 fails: it needs {wanted} few-shot examples, but after {len(drawn)} "
+            "it draws an example whose correct reference has no text",
+            hint="add the text of the correct reference to each training instance",
         )
     return drawn + generator.sample(unlabelled, missing)
 
@@ -274,7 +275,7 @@ class Window:
         length = self.max_request_length - completion
         if length < 0:
             raise RenderError(
-                f"max_tokens {completion} is more than the window's {self.max_request_length} tokens",
+                f"max_tokens is {completion}, but the window has only {self.max_request_length} tokens",
                 hint="lower adapter_spec.max_tokens",
             )
         result = self.decode(self.encode(text)[:length])
@@ -320,7 +321,7 @@ def language_windows(text: str, max_tokens: int, window: Window) -> list[str]:
         size = min(len(ids) - done, longest - 1)
         if size < 1:
             raise RenderError(
-                f"a window of {longest} tokens has no room for text", hint="lower adapter_spec.max_tokens"
+                f"the window of {longest} tokens leaves no space for text", hint="lower adapter_spec.max_tokens"
             )
         end = done + size
         windows.append(_prompt(ids[end - longest : done], ids[done:end], longest, window))
@@ -335,7 +336,8 @@ def _prompt(context: list[int], predicted: list[int], longest: int, window: Wind
         raw = window.decode(context + predicted)
         if not predicted:
             raise RenderError(
-                "no part of the text fits into the window, because decoding and encoding it again adds tokens",
+                "no part of the text fits into the window, because tokens are "
+                "added when it is decoded and encoded again",
                 hint="HELM 0.5.16 fails here; give a larger window",
             )
     return raw.strip(_REPLACEMENT)

@@ -112,7 +112,7 @@ def _window_settings(task: Task) -> Mapping[str, Any] | None:
         raise RenderError(
             f"promptfmt.window cannot be {written!r:.80}",
             position=task.position("metadata", "promptfmt", "window"),
-            hint='write {"max_request_length": 2048, "tokenizer": "…"}; also max_sequence_length,'
+            hint='write {"max_request_length": 2048, "tokenizer": "…"}. Other keys are max_sequence_length,'
             " max_sequence_and_generated_tokens_length and prefix_token",
         )
     return written

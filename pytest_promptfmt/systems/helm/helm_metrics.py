@@ -228,7 +228,7 @@ def helm_reference_results(is_calibrated: bool, doc: Doc, results: Sequence[Any]
     size = len(references)
     asked = len(measured) // 2 if is_calibrated else len(measured)
     if not size or not asked or asked % size:
-        raise ScoringError(f"{len(results)} log-likelihoods cannot belong to {size} references")
+        raise ScoringError(f"there are {len(results)} log-likelihoods, but {size} references")
     found = [
         score_references(
             reference_scores(

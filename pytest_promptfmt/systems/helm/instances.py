@@ -138,14 +138,14 @@ class RequestState:
         given = written if isinstance(written, dict) else {"text": written}
         text, messages = given.get("text", ""), given.get("messages")
         if written is None or not isinstance(text, str):
-            message = "`instance.input` is missing" if written is None else "`instance.input.text` must be a text"
+            message = "`instance.input` is missing" if written is None else "`instance.input.text` must be text"
             raise refuse(message, hint='write "input": {"text": "…"}')
         if messages is not None and not _are_messages(messages):
             hint = 'write a list of {"role": "user", "content": "…"}'
-            raise refuse("`instance.input.messages` are not messages", hint=hint)
+            raise refuse("`instance.input.messages` must be a list of messages", hint=hint)
         if references is None:
             raise refuse(
-                "`instance.references` is missing, so answers cannot be compared with anything",
+                "`instance.references` is missing, but answers are compared with the references",
                 hint='write "references": [{"output": {"text": "…"}, "tags": ["correct"]}]',
             )
         if not isinstance(references, list):
@@ -154,7 +154,7 @@ class RequestState:
         splits = [split for *_, split in parts if split is not None]
         split, extra, name = instance.get("split"), instance.get("extra_data"), instance.get("id")
         if not isinstance(split, str | None):
-            raise refuse("`instance.split` must be a text")
+            raise refuse("`instance.split` must be text")
         thought = extra.get("chain_of_thought") if isinstance(extra, dict) else None
         return HelmInstance(
             text=text,
@@ -217,7 +217,7 @@ def _reference(reference: Any, place: int, state: RequestState) -> tuple[str, bo
     output = reference.get("output") if isinstance(reference, dict) else None
     text = output.get("text", "") if isinstance(output, dict) else output
     if not isinstance(text, str):
-        raise state.error(f"reference {place} has no text `output.text`")
+        raise state.error(f"reference {place} has no `output.text`, or it is not text")
     tags, split = reference.get("tags") or [], reference.get("split")
     if not isinstance(tags, list):
         raise state.error(f"the tags of reference {place} must be a list")
@@ -286,7 +286,7 @@ def read_recorded(path: Path) -> Iterator[Recorded | BadRecord]:
             )
     except SourceError as error:
         line = f", line {error.position.line}" if error.position is not None and error.position.line else ""
-        yield BadRecord(number + 1, f"the file cannot be read from here on: {error.message}{line}")
+        yield BadRecord(number + 1, f"the rest of the file cannot be read: {error.message}{line}")
         return
     if not number:
         raise ScoringError(f"the file has no {STATES}", position=Position(path))

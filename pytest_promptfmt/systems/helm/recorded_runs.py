@@ -83,7 +83,7 @@ class _Comparison:
         spec, reference, trial = self._file.spec, state.get("reference_index"), state.value.get("train_trial_index", 0)
         row = replace(row, split=None)  # a shot that was asked about is a question here
         if spec.asks_references and not (isinstance(reference, int) and 0 <= reference < len(row.references)):
-            raise state.error(f"reference_index {reference!r} is not a reference of the instance")
+            raise state.error(f"the instance has no reference with the index {reference!r}")
         if spec.method == "language_modeling":
             # Windows hold whole parts of the text; the first may have the prefix token before it.
             is_part = prompt in row.text or (prompt.endswith(row.text) and row.text)
@@ -252,7 +252,7 @@ def _scored(
 
 
 def _no_gold(state: RequestState) -> SourceError:
-    return state.error("no reference has the tag correct, and HELM's metrics fail without one")
+    return state.error("no reference has the tag `correct`, but HELM's metrics need such a reference")
 
 
 # -- references --------------------------------------------------------------------------------------------------------
@@ -283,7 +283,7 @@ def _score_instance(
     for state in states:
         index = state.get("reference_index")
         if type(index) is not int or not 0 <= index < len(references):
-            raise state.error(f"reference_index {index!r} is not a reference of the instance")
+            raise state.error(f"the instance has no reference with the index {index!r}")
         found[state.get("request_mode") or "original", index] = state
     for mode in modes:
         missing = [index for index in range(len(references)) if (mode, index) not in found]
@@ -311,12 +311,12 @@ def _measured(state: RequestState, reference: str, count: CountTokens | None) ->
     size = count(wanted) if count is not None else tokens_of(wanted, [each["text"] for each in tokens])
     if not size:
         raise state.error(
-            f"{wanted!r} is not at the end of the returned tokens, so the tokens to score are unknown",
+            f"{wanted!r} is not at the end of the returned tokens, so it is unknown which tokens to score",
             hint='name the tokenizer: "promptfmt": {"window": {"max_request_length": 2048, "tokenizer": "…"}}',
         )
     total = sum(float(each["logprob"]) for each in tokens[-size:])
     if math.isnan(total):
-        raise state.error("a log-probability is NaN")
+        raise state.error("a log-probability of the recording is NaN")
     return Measured(total, size)
 
 

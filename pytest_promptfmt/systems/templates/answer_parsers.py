@@ -61,7 +61,7 @@ class ResponseReader:
             self._module = import_module("transformers.utils.chat_parsing.response_parser")
         except ImportError as error:
             raise TokenizerError(
-                "answers cannot be read back: the parser of response templates is missing",
+                "answers cannot be parsed, because the parser of response templates is missing",
                 hint="install transformers 5.23 or later",
             ) from error
         try:
@@ -235,7 +235,7 @@ class NamedParser:
             self.version = version(package)
             self._parser: AnswerParser = _SERVERS[package](name, reasoning, trial)
         except (PackageNotFoundError, ImportError) as error:
-            hint = f"install {package}, or run promptfmt record --parser on a machine that has it"
+            hint = f"install {package}, or run promptfmt record --parser on a machine with this package"
             raise TokenizerError(f"the parser {written} cannot be loaded: {error}", hint=hint) from error
         except TypeError as error:  # by which vLLM refuses a tokenizer without the tokens of a parser
             raise TokenizerError(f"the parser {written} cannot be used: {error}") from error

@@ -150,7 +150,7 @@ def rendered_again(trial: TemplateTrial, answer: WrittenAnswer, read: Mapping[st
     return text[len(answer.prompt) :] if text is not None and text.startswith(answer.prompt) else text
 
 
-NOT_RECORDED: Final = "the recording lacks an answer"
+NOT_RECORDED: Final = "an answer is missing in the recording"
 _MOST_ENDS: Final = 60
 REASONING_LEFT: Final = "the parser leaves the reasoning in the content"
 
@@ -259,7 +259,7 @@ def loop_table(trial: TemplateTrial) -> Mapping[str, Any]:
     try:
         reader = parser_of(trial)
         if reader is None:
-            nothing = "the answers of this template cannot be read: it has no response_template and no recording"
+            nothing = "the answers cannot be parsed: the template has no response_template, and there is no recording"
     except TokenizerError as error:
         nothing = error.message
     steps: Sequence[Step] = get_args(Step) if reader is not None else ()

@@ -39,7 +39,7 @@ def build(archive: Path | None = None) -> Path:
     """Return the program, built from a source archive; raises SettingsError for what fails on the way."""
     caches, compiler = cache_directory(), os.environ.get("CXX") or shutil.which("c++") or shutil.which("g++")
     if caches is None:
-        raise SettingsError("there is no folder for caches", hint="set PROMPTFMT_CACHE_DIR")
+        raise SettingsError("there is no cache folder", hint="set PROMPTFMT_CACHE_DIR")
     if compiler is None:
         raise SettingsError("there is no C++ compiler", hint="install g++ or clang++, or set CXX")
     with TemporaryDirectory() as scratch:

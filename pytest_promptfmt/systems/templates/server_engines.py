@@ -56,7 +56,7 @@ class ServerEngine:
         try:
             return self.prompt(request_of(variables))
         except (KeyError, TypeError) as error:
-            message = f"the server {self.url} does not answer like a {self.name} server"
+            message = f"the server {self.url} is not a {self.name} server"
             raise SettingsError(message, hint=f"start {self.name} at this URL, or use a recording") from error
 
     def prompt(self, request: Mapping[str, Any]) -> str:
@@ -228,7 +228,9 @@ class ServerRecorder:
         before = read_recording(path) if gate.is_there(path) else {}
         if others := {line["engine"] for line in before.values()} - {self.name}:
             hint = "keep one file for each engine"
-            raise SettingsError(f"this is a recording of {others.pop()}", position=Position(path), hint=hint)
+            raise SettingsError(
+                f"this is a recording of another engine, {others.pop()}", position=Position(path), hint=hint
+            )
         write_recording(path, {**before, **self.lines})
         return sum(before.get(key) != line for key, line in self.lines.items())
 
@@ -246,9 +248,11 @@ def recorded(views: Iterable[ProfileView], engine: str, file: Path) -> str:
             done.add(id(trial))
             _ask(recorder, trial)
     if not recorder.lines:
-        raise SettingsError("no chat template renders a prompt here", hint="name a template, or --profile NAME")
+        raise SettingsError(
+            "there are no prompts of chat templates to record", hint="name a template, or --profile NAME"
+        )
     changed = recorder.write(file)
-    return f"{file.name}: {len(recorder.lines)} prompts of {recorder.name}, {changed} of them new or changed"
+    return f"{file.name}: {len(recorder.lines)} prompts of {recorder.name}; {changed} of them are new or changed"
 
 
 def _ask(recorder: ServerRecorder, trial: TemplateTrial) -> None:

@@ -264,7 +264,10 @@ def _vocabulary(one: Tokenizer | GgufMetadata, other: Tokenizer | GgufMetadata) 
     for name in ("bos_token", "eos_token"):
         before, after = (_adds(each, name) for each in (one, other))
         if None not in (before, after) and before != after:
-            yield f"{name} {'is' if after else 'is not'} added to a text, but {'was' if before else 'was not'} before"
+            yield (
+                f"{name} {'is' if after else 'is not'} added to a text now, but "
+                f"{'was' if before else 'was not'} added before"
+            )
     count = max(len(each.tokens) for each in (one, other) if isinstance(each, GgufMetadata))
     pairs = [(number, _piece(one, number), _piece(other, number)) for number in range(count)]
     different = [

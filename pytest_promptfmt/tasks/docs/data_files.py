@@ -76,7 +76,7 @@ def kind_of(path: Path) -> str | None:
 def missing_file(path: Path, position: Position | None) -> DocsError:
     """Return the error for a data file that is not there, naming the closest one that is."""
     if os.path.islink(path):  # noqa: PTH114  # Path.is_symlink raises for a name that is too long
-        return DocsError(f"missing docs file: {display_path(path)} is a link to nothing", position=position)
+        return DocsError(f"missing docs file: {display_path(path)} is a broken link", position=position)
     beside = [name for name in gate.names_in(path.parent) if kind_of(Path(name))]
     hint = did_you_mean(path.name, beside) or "paths are relative to the task file"
     return DocsError(f"missing docs file: {display_path(path)}", position=position, hint=hint)
@@ -119,7 +119,7 @@ def _json_array(file: BinaryIO, path: Path, field: Any) -> Iterator[Doc]:
         raise DocsError(
             f"the file is larger than {MAX_FILE_BYTES // 2**20} MiB",
             position=where,
-            hint="store the docs as .jsonl, one doc in each line: only the lines that are needed are read then",
+            hint="store the docs as .jsonl, with one doc in each line. Then only the necessary lines are read",
         )
     docs = _parsed(data.removeprefix(_BYTE_ORDER_MARK), where)
     if field is not None:
@@ -155,7 +155,7 @@ def _parsed(data: bytes, where: Position) -> Any:
     except UnicodeDecodeError as error:
         raise DocsError(f"not UTF-8 (byte {error.start + 1})", position=where) from None
     except UnicodeEncodeError:
-        raise DocsError("a text has half of a surrogate pair, which no tokenizer can read", position=where) from None
+        raise DocsError("a text has half of a surrogate pair, which no tokenizer can encode", position=where) from None
     except RecursionError:
         raise DocsError("the JSON is nested too deeply", position=where) from None
     except ValueError as error:
@@ -189,7 +189,7 @@ def _read_csv(path: Path, options: Mapping[str, Any]) -> Iterator[Doc]:
     unknown = sorted(str(key) for key in set(options) - _CSV_OPTIONS - {*_TABLE["other_options"]})
     if unknown:
         raise DocsError(
-            f"cannot read {display_path(path)} with the option {unknown[0]!r}",
+            f"cannot read {display_path(path)}: unsupported option {unknown[0]!r}",
             hint=f"use {', '.join(sorted(_CSV_OPTIONS))}, or write the docs as .jsonl",
         )
     delimiter = options.get("sep") or options.get("delimiter") or ("\t" if path.suffix.lower() == ".tsv" else ",")
@@ -215,7 +215,7 @@ def _cells(path: Path, rows: Any, width: int) -> Iterator[list[str]]:
     for row in islice(rows, MAX_DOCS):
         if len(row) > width:
             raise DocsError(
-                f"the line has {len(row)} fields, the header {width}",
+                f"the line has {len(row)} fields, but the header has {width}",
                 position=Position(path, rows.line_num),
                 hint="put text that contains the delimiter between quotes",
             )

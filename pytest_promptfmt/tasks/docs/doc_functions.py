@@ -73,11 +73,11 @@ class Unprocessed:
         for index, doc in enumerate(made):
             if not isinstance(doc, Mapping):
                 message = (
-                    f"{'.'.join(keys)} returned a {type(doc).__name__} as doc {index + 1}, not a mapping of columns"
+                    f"doc {index + 1} from {'.'.join(keys)} must be a mapping of columns, not {type(doc).__name__}"
                 )
                 raise task.error(DocsError, message, *keys)
         if not made:
-            raise task.error(DocsError, f"no docs: {'.'.join(keys)} kept none of the {len(self.docs)} rows", *keys)
+            raise task.error(DocsError, f"no docs: {'.'.join(keys)} removed all {len(self.docs)} rows", *keys)
         return [dict(doc) for doc in made]
 
     def as_dataset(self, datasets: Any) -> Any:
@@ -120,7 +120,7 @@ def processed(
 
 def not_allowed(function: FunctionRef, task: Task, keys: tuple[str, ...]) -> CodeNotAllowedError:
     """Return the error for a function of a task whose code may not run."""
-    message = f"{'.'.join(keys)} is the Python function {function}, which is not allowed to run"
+    message = f"{'.'.join(keys)}: the Python function {function} is not allowed to run"
     return CodeNotAllowedError.of(message, task.position(*keys))
 
 
@@ -144,7 +144,7 @@ def run_code(
         raise DocsError(
             message,
             position=position,
-            hint="write docs that the function can read, or give docs in metadata.promptfmt.docs",
+            hint="change the docs so that the function works, or add other docs in metadata.promptfmt.docs",
         ) from error
 
 

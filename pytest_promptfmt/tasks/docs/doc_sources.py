@@ -50,7 +50,7 @@ def load_docs(task: Task, *, count: int | None = None, num_fewshot: int | None =
     CodeNotAllowedError when `process_docs` would be needed but may not run, LimitExceededError when it does not end.
     """
     if count is not None and count < 1:
-        raise DocsError(f"cannot evaluate {count} docs", hint="request at least 1")
+        raise DocsError(f"the number of docs is {count}", hint="use 1 or more")
     given = task.dataset.given(count, task.shots(num_fewshot)) if task.dataset.given is not None else None
     if given is not None:
         return given
@@ -290,8 +290,8 @@ class _Search:
             return None
         position = self.task.position("dataset_kwargs", "data_files")
         if split not in found.splits:
-            hint = f"write data_files as a mapping: {{{split}: …}} (a bare list is the split 'train')"
-            message = f"the task uses the split {split!r}, but its data files are for {', '.join(found.splits)}"
+            hint = f"write data_files as a mapping: {{{split}: …}}. A list without a mapping is the split 'train'"
+            message = f"the task uses the split {split!r}, but data_files has only {', '.join(found.splits)}"
             raise DocsError(message, position=position, hint=did_you_mean(split, found.splits) or hint)
         files = found.splits[split]
 
@@ -341,7 +341,7 @@ class _Search:
         normalize = task.own_metadata.get("normalize", "raw")
         if normalize not in ("raw", "arrow"):
             message = f"unknown value {normalize!r} of metadata.promptfmt.normalize"
-            hint = "write raw (values as in the file) or arrow (as Hugging Face datasets reads them)"
+            hint = "write raw (values as in the file) or arrow (values as in Hugging Face datasets)"
             raise task.error(DocsError, message, "metadata", "promptfmt", "normalize", hint=hint)
         docs = list(islice(source.checked(), MAX_DOCS))
         return docs if normalize == "raw" else [*map(dict, as_arrow(docs, source.label, source.position))]

@@ -104,7 +104,7 @@ def _from_hub(task: Task, split: str | None, rows: Rows, revision: str | None) -
         import datasets
     except ImportError:
         raise DocsError(
-            "freezing needs Hugging Face datasets", hint="pip install 'pytest-promptfmt[datasets]'"
+            "promptfmt freeze needs the package datasets", hint="pip install 'pytest-promptfmt[datasets]'"
         ) from None
     about = _about(data.path, revision)
     try:
@@ -165,7 +165,7 @@ def _refusal(task: Task, error: Exception) -> DocsError:
     elif "doesn't exist" in reason:
         hint = did_you_mean(path, _neighbours(path))
     message = f"the dataset {path!r} cannot be loaded: {reason or type(error).__name__}"
-    return task.error(DocsError, message, wrong, hint=hint or "--from FILE takes a local file instead")
+    return task.error(DocsError, message, wrong, hint=hint or "to use a local file instead, add --from FILE")
 
 
 def _neighbours(path: str) -> list[str]:

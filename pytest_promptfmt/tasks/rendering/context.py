@@ -107,7 +107,7 @@ class ContextBuilder:
         if self.is_repeatable and layout.choices is not None:
             return layout.choices
         if self._fields.choice is None:
-            message = f"doc_to_choice of {self.task.id!r} is missing, and multiple_choice needs it"
+            message = f"doc_to_choice of {self.task.id!r} is missing, but output_type multiple_choice needs it"
             error = RenderError(message, position=self.task.position("output_type"))
             raise error.naming(repr(self.task.id)) from TypeError(message)
         return self._fields.choice(layout.doc, Place(self.task.id, number)).value
@@ -131,18 +131,18 @@ class ContextBuilder:
             return False
         choices = fields.choice(doc, place).value
         if isinstance(text, int) and not isinstance(choices, list):
-            raise self._refusal("doc_to_choice", f"{place} must give a list, not {choices!r}", UnboundLocalError())
+            raise self._refusal("doc_to_choice", f"{place}: expected a list, got {choices!r}", UnboundLocalError())
         if isinstance(target, int):
             try:
                 choices[target]
             except (LookupError, TypeError) as error:
-                shown = f"the target {target!r} is outside the choices {choices!r}"
+                shown = f"the target is {target!r}, but there are only the choices {choices!r}"
                 raise self._no_choice(f"{place}: {shown}", error) from error
         try:
             for choice in choices:
                 choice[0].isspace()
         except (LookupError, TypeError, AttributeError) as error:
-            shown = f"every choice must be a non-empty text, not {choices!r}"
+            shown = f"every choice must be text, and not empty; got {choices!r}"
             raise self._refusal("doc_to_choice", f"{place}: {shown}", error) from error
         return isinstance(text, int) and len(choices) > 0
 
@@ -151,7 +151,7 @@ class ContextBuilder:
         position = self.task.position(key)
         error: PromptfmtError = RenderError(f"{key} {message}", position=position).naming(repr(self.task.id))
         if self._is_synthetic and any(map(callable, makers)):
-            hint = "write docs that the code can read, or freeze rows"
+            hint = "add docs that work with the code of the task, or save some with `promptfmt freeze`"
             error = SyntheticDocsError(error.message, position=position, hint=hint)
         error.__cause__ = cause
         return error
@@ -217,7 +217,7 @@ class ContextBuilder:
             except IndexError as error:
                 raise self._refusal("doc_to_target", f"{place} is an empty list", error) from error
         if not isinstance(answer.value, str):
-            message = f"{place}: the answer of a shot must be a text, not {value!r}"
+            message = f"{place}: the answer of a few-shot example must be text, not {value!r}"
             raise self._refusal("doc_to_target", message, AssertionError(message))
         return answer.spans
 
@@ -230,7 +230,7 @@ class ContextBuilder:
 
     def _question_spans(self, text: Value, place: Place) -> Spans:
         if not isinstance(text.value, str):
-            message = f"{place} must give a text, not {text.value!r}"
+            message = f"{place}: expected text, got {text.value!r}"
             if not self.task.release.makes_turns:
                 does = "leaves the question out" if place.shot is None else "puts it unchanged into chat turns"
                 message += f"; lm-eval {self.task.release.version} {does}, without an error"
@@ -250,7 +250,7 @@ class ContextBuilder:
 
     def _input_questions(self, choices: Value | None, prefix: Value, place: Place) -> tuple[Turn, ...]:
         if choices is None or not isinstance(choices.value, list) or self._fields.choice is None:
-            message = f"{place} must give a list, because doc_to_text gives the index of a choice"
+            message = f"{place}: expected a list of choices, because doc_to_text gives a number"
             raise self._refusal("doc_to_choice", message, AssertionError(message))
         values = [self._fields.choice.with_span(choice, None) for choice in choices.value]
         return tuple(self._question(value, prefix, "", place) for value in values)
@@ -266,7 +266,7 @@ class EarlyContextBuilder(ContextBuilder):
 
     def __init__(self, task: Task, docs: TaskDocs, num_fewshot: int | None) -> None:
         if not isinstance(task.fewshot.sampler, str):
-            message = f"in lm-eval {task.release.version}, the sampler of {task.name!r} writes few-shot examples itself"
+            message = f"as in lm-eval {task.release.version}, the sampler of {task.name!r} writes few-shot examples"
             raise early_sampler(task, message)
         super().__init__(task, docs, num_fewshot)
         self._draw_joined = make_sampler(task, self._pool)
@@ -302,7 +302,7 @@ class EarlyContextBuilder(ContextBuilder):
         else:
             answer = target
         if not isinstance(answer.value, str):
-            message = f"{place}: the answer of a shot must be a text, not {answer.value!r}"
+            message = f"{place}: the answer of a few-shot example must be text, not {answer.value!r}"
             raise self._refusal("doc_to_target", message, TypeError(message))
         return Turn.of(
             (
@@ -374,7 +374,7 @@ class _Fields:
             text = getattr(self.task, key) if isinstance(own, Unset) else own
             key_path = key if isinstance(own, Unset) else f"fewshot_config.{key}"
             if not isinstance(text, str):
-                message = f"{key_path} of {self.task.name!r} must be a text, not {text!r}"
+                message = f"{key_path} of {self.task.name!r} must be text, not {text!r}"
                 error = RenderError(message, position=self.task.position(*key_path.split(".")))
                 raise error.naming(repr(self.task.name)) from TypeError(message)
             spans = (Span(text, self.origin(part, key_path, shot)),) if text else ()
@@ -403,5 +403,5 @@ def text_or_none(source: FieldMapping | None, doc: Doc, place: Place) -> Value:
     value = source(doc, place)
     if not value.value or isinstance(value.value, str):
         return value
-    message = f"{source.key} {place} must give a text, not {value.value!r}"
+    message = f"{source.key} {place}: expected text, got {value.value!r}"
     raise RenderError(message, position=source.position).naming(str(place)) from TypeError(message)

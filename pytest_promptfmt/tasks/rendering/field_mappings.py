@@ -105,7 +105,7 @@ class FieldMapping:
         if self.is_function:
             made = call_function(spec, doc, key=self.key, where=str(place), position=self.position)
             return self.with_span(made, place.shot)
-        message = f"{self.key} {place} must be a column, a template or a function, not {spec!r}"
+        message = f"{self.key} {place}: expected a column, a template or a function, got {spec!r}"
         raise RenderError(message, position=self.position).naming(str(place)) from TypeError(message)
 
     def origin(self, shot: int | None, column: str | None = None) -> Origin:
@@ -147,7 +147,7 @@ class FieldMapping:
         except Exception as error:
             # ast's other errors name only the node, by its address in memory.
             what = f" ({error.msg})" if isinstance(error, SyntaxError) else ""
-            message = f"{self.key} {place} renders to {quoted(text)}, which is neither a column nor a list{what}"
+            message = f"{self.key} {place}: expected a column or a list, got {quoted(text)}{what}"
             columns = ", ".join(map(str, doc)) if text.isidentifier() else ""
             hint = f"the columns are {shortened(columns)}" if columns else None
             raise RenderError(message, position=self.position, hint=hint).naming(str(place)) from error
@@ -171,7 +171,7 @@ def call_function(spec: Spec, *arguments: Any, key: str, where: str, position: P
     LimitExceededError after `FUNCTION_SECONDS`, CodeNotAllowedError for a function that was never resolved.
     """
     if isinstance(spec, FunctionRef):
-        message = f"{key} {where} is the Python function {spec}, which is not allowed to run"
+        message = f"{key} {where}: the Python function {spec} is not allowed to run"
         raise CodeNotAllowedError.of(message, spec.position)
     try:
         with time_limit(FUNCTION_SECONDS, f"{key} {where}", position):
@@ -243,8 +243,8 @@ def refuse_mistyped_columns(task: Task, docs: TaskDocs) -> None:
         if close:
             column = next(name for name in docs.columns if name.casefold() == close[0])
             message = (
-                f"{'.'.join(keys)} of {task.name!r} is {spec!r}, which is not a column of the docs: "
-                "lm-eval would use it as the text of every doc"
+                f"{'.'.join(keys)} of {task.name!r} is {spec!r}, but the docs have no such column. "
+                "lm-eval would put this word into every prompt"
             )
             raise task.error(RenderError, message, *keys, hint=f"did you mean {column!r}?").naming(repr(task.name))
 

@@ -191,7 +191,7 @@ def _compiled(source: str) -> JinjaTemplate:
         return _ENVIRONMENT.from_string(source)
     except (RecursionError, MemoryError, SyntaxError) as error:
         # Jinja and Python parse nested code recursively, each to a different depth.
-        raise TemplateSyntaxError("the template is nested too deeply, or an expression is too long", 1) from error
+        raise TemplateSyntaxError("the template has too many nested blocks, or an expression is too long", 1) from error
 
 
 @lru_cache(maxsize=_CACHED_TEMPLATES)
@@ -222,23 +222,23 @@ def explain(
     if isinstance(error, LimitExceededError):
         made, message, hint = LimitExceededError, f"{key} {where}: {error.message}", error.hint
     elif isinstance(error, TemplateSyntaxError):
-        message = f"{key} {where} is not valid Jinja{at.removeprefix(where)}: {error.message}"
+        message = f"{key} {where}: invalid Jinja{at.removeprefix(where)}: {error.message}"
     elif isinstance(error, UndefinedError):
         message = f"{key} {at}: {error.message}"
         missing = re.fullmatch(r"'(.+)' is undefined", error.message or "")
         if missing and missing[1].isidentifier():
-            message = f"{key} uses {missing[1]!r}, which no doc has ({at.removeprefix('of ')})"
+            message = f"{key} uses the column {missing[1]!r}, but no doc has it ({at.removeprefix('of ')})"
             known = ", ".join(map(repr, columns[:12])) + (", …" if len(columns) > 12 else "")
-            hint = did_you_mean(missing[1], columns) or (f"the docs have {known}" if known else None)
+            hint = did_you_mean(missing[1], columns) or (f"the columns are {known}" if known else None)
     elif isinstance(error, OverflowError) and str(error).startswith("Range too big"):
         made, message = LimitExceededError, f"{key} {at}: a range of more than {MAX_RANGE:,} numbers"
     elif isinstance(error, SecurityError):
-        message = f"{key} {at}: the sandbox refuses what lm-eval would allow: {error.message}"
+        message = f"{key} {at}: promptfmt does not allow this, although lm-eval does: {error.message}"
         hint = "templates cannot change the doc or access Python's internals"
     elif type(error) is TemplateRuntimeError:
         message = f"{key} {where}: {shortened(error.message or '')}"
     elif isinstance(error, MemoryError):
-        message, hint = f"{key} {at} needs more memory (MemoryError) than a worker may have", OUT_OF_MEMORY
+        message, hint = f"{key} {at}: rendering needs more memory than a worker may use (MemoryError)", OUT_OF_MEMORY
     else:
         message = f"{key} {at} failed with {shortened(f'{type(error).__name__}: {error}')}"
     return made(message, position=position, hint=hint).naming(where.removeprefix("of "))

@@ -46,13 +46,15 @@ def make_sampler(task: Task, pool: Sequence[Doc]) -> Draw:
     sampler = task.fewshot.sampler
     if isinstance(sampler, str):
         if sampler not in _SAMPLERS:
-            message = f"the sampler of {task.name!r} is {sampler!r}; known: {', '.join(_SAMPLERS)}"
+            message = f"unknown sampler {sampler!r} of {task.name!r}; expected one of {', '.join(_SAMPLERS)}"
             harness = harness_of(task.path.parent.resolve()) if task.path is not None else None
             is_of_fork = harness is not None and harness.has_sampler(sampler)
             kind = UnavailableError if is_of_fork else RenderError
             error = task.error(kind, message, *_SAMPLER, hint=did_you_mean(sampler, _SAMPLERS))
             if isinstance(error, UnavailableError):
-                error.because("samplers of a fork of lm-eval: install it, and set `renderer: installed`")
+                error.because(
+                    "the sampler is part of a fork of lm-eval: install the fork, and set `renderer: installed`"
+                )
             raise error.naming(repr(task.name)) from KeyError(sampler)
         return _SAMPLERS[sampler](pool, task.release)
     if callable(sampler) or isinstance(sampler, FunctionRef):
@@ -72,10 +74,11 @@ def draw_shots(task: Task, draw: Draw, count: int, doc: Doc, number: int, pool: 
     except RenderError:
         raise
     except Exception as error:
-        more = ", and one more in case the doc itself is drawn" if left_out else ""
-        known = "is 1 doc" if len(pool) == 1 else f"are {len(pool)} docs"
-        message = f"{task.id!r}, doc {number + 1}: {count} shots are requested{more}, but there {known} to draw from"
-        hint = "lower num_fewshot or add docs to the few-shot split or samples"
+        more = " (and one more, in case the doc itself is drawn)" if left_out else ""
+        known = "is only 1" if len(pool) == 1 else f"are only {len(pool)}"
+        needed = f"{count} few-shot example{'s are' if count != 1 else ' is'} needed"
+        message = f"{task.id!r}, doc {number + 1}: {needed}{more}, but there {known}"
+        hint = "lower num_fewshot, or add docs to the few-shot split or to fewshot_config.samples"
         raise task.error(RenderError, message, "num_fewshot", hint=hint).naming(str(Place(task.id, number))) from error
 
 
@@ -131,7 +134,9 @@ _SAMPLERS: Final = {"default": _random_sampler, "first_n": _first_sampler}
 def early_sampler(task: Task, message: str) -> UnavailableError:
     """Return the error for a sampler class that writes the text of few-shot examples, as before lm-eval 0.4.12."""
     error = task.error(UnavailableError, message, *_SAMPLER)
-    return error.because("sampler classes of an earlier lm-eval: install it, and set `renderer: installed`")
+    return error.because(
+        "the sampler class is for an earlier lm-eval: install that lm-eval, and set `renderer: installed`"
+    )
 
 
 def _is_early(sampler: Any) -> bool:

@@ -379,14 +379,19 @@ def unknown_filter(function: object, position: Position | None, known: Collectio
     """Return the error for a filter that does not exist, or that only a fork may have: then it is unavailable."""
     is_mistake = not isinstance(function, str) or is_misspelt(function, known)
     error = (ScoringError if is_mistake else UnavailableScoringError)(
-        f"there is no filter {function!r}; lm-eval 0.4.13 has {', '.join(FILTERS)}",
+        f"unknown filter {function!r}; the filters of lm-eval 0.4.13 are {', '.join(FILTERS)}",
         position=position,
         hint=did_you_mean(str(function), known)
-        or "an installed lm-eval, or a package with the entry point pytest_promptfmt.filters, can add filters",
+        or (
+            "to add filters, install the lm-eval that has them, or a package "
+            "with the entry point pytest_promptfmt.filters"
+        ),
     )
     if isinstance(error, UnavailableScoringError):
         is_in_fork = position is not None and harness_around(position.path.parent) is not None
-        error.because("filters of a fork of lm-eval that is not installed", "pip install -e ." if is_in_fork else "")
+        error.because(
+            "the filter is part of a fork of lm-eval, which is not installed", "pip install -e ." if is_in_fork else ""
+        )
     return error
 
 

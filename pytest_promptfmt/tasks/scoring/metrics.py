@@ -169,7 +169,7 @@ def _metric(task: Task, entry: Mapping[str, Any], position: Position | None) -> 
         name, function = _name_of(named), named
     elif not isinstance(named, str):
         hint = "write `metric: exact_match`, and its arguments as further keys of the entry"
-        raise refusal(f"a metric is {shortened(repr(named))}, which is not a name", hint=hint)
+        raise refusal(f"{shortened(repr(named))} is not the name of a metric", hint=hint)
     else:
         name = named
         function = _function(name, entry.get("hf_evaluate") is True)
@@ -181,7 +181,7 @@ def _metric(task: Task, entry: Mapping[str, Any], position: Position | None) -> 
     elif known is not None:
         aggregation = AGGREGATIONS[known.aggregation]
     else:
-        message = f"the metric {name!r} has no aggregation, and lm-eval 0.4.13 has no default for it"
+        message = f"set `aggregation` for the metric {name!r}, because lm-eval 0.4.13 has no default for it"
         raise refusal(message, hint=did_you_mean(name, METRICS) or "write `aggregation: mean`")
     better = entry.get("higher_is_better", known.higher_is_better if known is not None else None)
     return TaskMetric(

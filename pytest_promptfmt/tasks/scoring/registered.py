@@ -178,7 +178,7 @@ def _with_metric(entry: Mapping[str, Any], position: Position | None, harness: _
     own = harness.checkout.singled_out_metrics if harness.checkout is not None else ()
     if name in own and harness.task.output_type == "generate_until":
         error = UnavailableScoringError(f"this fork of lm-eval computes {name!r} in its api/task.py", position=position)
-        raise error.because("metrics that a fork of lm-eval computes in its api/task.py")
+        raise error.because("the metric is computed in the api/task.py of a fork of lm-eval")
     if isinstance(name, str) and not harness.is_ours("metric", name) and not entry.get("hf_evaluate"):
         made = _of_package(METRIC_GROUP, name, position)
         if made is not None:

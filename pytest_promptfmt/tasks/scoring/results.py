@@ -178,7 +178,7 @@ def _per(values: Sequence[float], counts: Sequence[int]) -> list[float]:
 def _is_gold(chosen: int, gold: Any) -> bool:
     """Return whether an index is the gold one; raises ValueError for several golds, as numpy does."""
     if isinstance(gold, list) and len(gold) > 1:
-        raise ValueError("this metric compares a single choice, but there are several gold answers")
+        raise ValueError("this metric compares with one choice, but there are several gold answers")
     return bool(chosen == (gold[0] if isinstance(gold, list) and gold else gold))
 
 
@@ -245,7 +245,7 @@ def _of_pair(metric: TaskMetric, gold: Any, result: Any) -> Any:
 
 def _called(metric: TaskMetric, **sides: Any) -> Any:
     if metric.function is None:
-        raise TypeError(f"lm-eval has no metric {metric.name!r}, and Hugging Face evaluate does not offer it")
+        raise TypeError(f"{metric.name!r} is not a metric of lm-eval, and the package evaluate does not have it")
     return metric.function(**sides, **metric.arguments)
 
 
@@ -286,7 +286,7 @@ def _score_doc(
     if callable(task.process_results):
         values = task.process_results(doc, results)
         if not isinstance(values, Mapping):
-            message = f"process_results of {task.id!r} must give a mapping, not {type(values).__name__}"
+            message = f"process_results of {task.id!r} must return a mapping, not {type(values).__name__}"
             raise task.error(ScoringError, message, "process_results").naming(repr(task.id))
         return values
     return process_results(metrics, question, results)
@@ -315,7 +315,7 @@ def _plain(value: Any) -> Any:
 def aggregated(metric: TaskMetric, values: Sequence[Any]) -> Any:
     """Return the aggregate of one metric over docs; raises ScoringError for an aggregation that does not exist."""
     if metric.aggregation is None:
-        raise ScoringError(f"the aggregation of the metric {metric.name!r} is not one of lm-eval's")
+        raise ScoringError(f"unknown aggregation of the metric {metric.name!r}")
     return metric.aggregation(values)
 
 

@@ -102,15 +102,15 @@ def _plan_for(task: Task) -> DocPlan:
     except _NoFitError as failed:
         spec, error = failed.field.spec, failed.error
         if isinstance(error, MemoryError):
-            message = f"{failed.field.role} needs more memory (MemoryError) than a worker may have"
+            message = f"{failed.field.role} needs more memory than a worker may use (MemoryError)"
             error = LimitExceededError(message, hint=OUT_OF_MEMORY)
         if isinstance(error, LimitExceededError):
             position = task.position(*failed.field.keys)
             raise LimitExceededError(error.message, position=position, hint=error.hint) from error
         what = f"the Python function {_function_name(spec)}" if callable(spec) else failed.field.role
         sidecar = task.path.stem if task.path is not None else task.name
-        message = f"synthetic docs do not work with {what} (it raised {_message_of(error)})"
-        hint = f"write docs: {sidecar}.docs.jsonl or metadata.promptfmt.docs"
+        message = f"{what} fails with synthetic docs ({_message_of(error)})"
+        hint = f"add docs, in {sidecar}.docs.jsonl or in metadata.promptfmt.docs"
         raise task.error(SyntheticDocsError, message, *failed.field.keys, hint=hint) from error
 
 
