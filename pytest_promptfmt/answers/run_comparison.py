@@ -198,7 +198,7 @@ def comparison_lines(
     parts = [f"{task.same:,} sample{'' if task.same == 1 else 's'} with the same requests"]
     if task.differing:
         counts = Counter(part for *_, parts in task.differing for part in parts).most_common()
-        parts.append(f"{len(task.differing):,} different ({', '.join(f'{part} of {n:,}' for part, n in counts)})")
+        parts.append(f"{len(task.differing):,} different ({', '.join(f'{n:,} in {part}' for part, n in counts)})")
     parts += [f"{count:,} only in {name}" for name, count in (("A", task.only_first), ("B", task.only_second)) if count]
     yield f"{task.task}: {task.verdict}; {', '.join(parts)}"
     if task.tokens != "unknown":
@@ -210,7 +210,10 @@ def comparison_lines(
         yield f"  {'because of' if is_certain else 'perhaps because of'} {cause}{at}"
         yield from (f"    {commit}" for commit in place.get("commits", ()))
     for part in task.unexplained:
-        yield f"  unknown why {part} differs: the result files have equal values for all settings that can change it"
+        yield (
+            f"  the cause of the different {part} is unknown: all settings that "
+            "can change it are equal in the result files"
+        )
     if task.differing and task.version[0] == task.version[1] and task.version[0]:
         yield f"  both have version {task.version[0]}"
     if task.differing and not runs[0].tasks[task.task].path.name.endswith("recording.jsonl"):
@@ -235,4 +238,4 @@ def _example(samples: Sequence[TaskSamples], docs: Sequence[AskedDoc]) -> Iterat
         start = max(0, shared_start(old, new) - 30)
         head = f"doc {docs[0].number}:"
         yield f"  {head} {_short(old[start : start + _WIDTH])}"
-        yield f"  {'became':>{len(head)}} {_short(new[start : start + _WIDTH])}"
+        yield f"  {'now:':>{len(head)}} {_short(new[start : start + _WIDTH])}"

@@ -160,7 +160,7 @@ def read_outputs(written: SettingLookup) -> Outputs:
     update, baseline = written.value("baseline_update"), written.value("baseline")
     if update is not None and baseline is None:
         raise SettingsError(
-            "--promptfmt-baseline-update has no baseline to update",
+            "--promptfmt-baseline-update needs a baseline file",
             hint="name the file with --promptfmt-baseline, or as `baseline` in promptfmt.yaml",
         )
     if baseline is not None and update != "write" and not baseline.exists():
@@ -191,9 +191,7 @@ def _files(written: SettingLookup) -> Iterator[tuple[str, Path]]:
         name, _, file = given.partition("=")
         if not file:
             option = BY_NAME["write"].option
-            raise SettingsError(
-                f"{option} {given!r} names no file", hint="give a writer and a file, as in json=out.json"
-            )
+            raise SettingsError(f"{option} {given!r} names no file", hint="write WRITER=FILE, such as json=out.json")
         find_writer(name)
         yield name, Path(file).absolute()
 

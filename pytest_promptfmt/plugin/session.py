@@ -86,7 +86,9 @@ def activate(config: pytest.Config) -> None:
     Raises SettingsError for invalid settings, also if syrupy is switched off.
     """
     if not snapshots.syrupy_is_active(config):
-        raise SettingsError("prompts are compared with syrupy, which is switched off", hint="remove -p no:syrupy")
+        raise SettingsError(
+            "the plugin syrupy compares the prompts, but it is switched off", hint="remove -p no:syrupy"
+        )
     # No network by default: user code that would load data or metrics from a hub fails at once, without retries.
     go_offline()
     TOKENIZERS.begin()
@@ -162,7 +164,9 @@ class PromptfmtPlugin:
         lines = header_lines(self._run.settings)
         if self._run.config.get_verbosity() > 0 and not self._run.settings.no_code:
             note = (
-                possible().note() if workers_of(self._run.config) else "without workers, code of tasks is not confined"
+                possible().note()
+                if workers_of(self._run.config)
+                else "without workers, code of tasks can write all your files and use the network"
             )
             lines += [f"promptfmt: {note}"] if note else []
         return [escape_controls(line) for line in lines]

@@ -106,7 +106,7 @@ def _summary(result: RunResult, verbosity: int) -> Iterator[str]:
     if len(clusters) > shown:
         yield f"… and {len(clusters) - shown:,} more problems; -v lists them all"
     for keys, tasks in result.unseen.items():
-        told = f"only the text next to the media of {keys} is tested, {counted(len(tasks), 'task')}"
+        told = f"images or audio of {keys} are not tested, only the text next to them, in {counted(len(tasks), 'task')}"
         yield f"{told}: {listed(tasks, names)}"
     for reason, tasks in sorted(result.skipped.items(), key=lambda entry: -len(entry[1])):
         remedy = result.remedies.get(reason)

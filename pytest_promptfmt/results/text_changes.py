@@ -406,11 +406,11 @@ def _title(change: Change, cause: ChangeCause | None) -> str:
     if change.removed and change.added:
         old, new = change.removed[0].strip(), change.added[0].strip()
         at = shared_start(old, new)
-        return f"{_shown(old, at)} → {_shown(new, at)}, {where}"
+        return f"{_shown(old, at)} → {_shown(new, at)} ({where})"
     lines = change.removed or change.added
     line = _shown(lines[0].strip())
     more = f" and {counted(len(lines) - 1, 'more line')}" if len(lines) > 1 else ""
-    return f"{line}{more} {'is' if len(lines) == 1 else 'are'} {'gone' if change.removed else 'new'}, {where}"
+    return f"{line}{more} {'is' if len(lines) == 1 else 'are'} {'gone' if change.removed else 'new'} ({where})"
 
 
 def _shown(line: str, at: int = 0) -> str:

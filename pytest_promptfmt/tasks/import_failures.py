@@ -48,7 +48,7 @@ _IMPORTED: Final = re.compile(r"cannot import name '(\w+)' from (?!partially)")
 _VARIABLE: Final = re.compile(r"\b[A-Z][A-Z0-9_]{2,}\b")
 _ASKING: Final = frozenset({"environ", "getenv"})
 
-_DOWNLOAD: Final = MissingResource("Python code of the task downloads something that cannot be had here")
+_DOWNLOAD: Final = MissingResource("Python code of the task needs a download, which is not available here")
 
 _WAITS: Final = MissingResource("importing Python code of the task waits for something, such as a server")
 _MOST_SLEEP: Final = 10.0

@@ -54,7 +54,7 @@ def test_what_is_rejected_stays_as_it_is_and_is_named_with_its_cause(project: Pa
     assert done.returncode == 1
     cause, *told = done.stderr.splitlines()
     assert cause.startswith("rejected; fix this: | A:")
-    assert cause.endswith(", from tasks/arc.yaml:4:1 doc_to_text")
+    assert cause.endswith(" (from tasks/arc.yaml:4:1 doc_to_text)")
     assert told == [
         "    arc [chat-chatml], boolq [plain], boolq [chat-chatml]",
         "1 of 4 snapshots accepted, 3 rejected",

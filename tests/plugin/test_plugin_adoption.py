@@ -34,7 +34,7 @@ def test_files_without_snapshots_wait_to_be_adopted_where_the_settings_say_so(pr
     result = project.run()
     assert result.ret == pytest.ExitCode.OK
     assert result.parseoutcomes()["skipped"] == 4
-    result.stdout.fnmatch_lines(["skipped, 4 tests: not adopted yet: *"])
+    result.stdout.fnmatch_lines(["skipped, 4 tests: the file has no snapshots yet. *"])
     assert project.run("--promptfmt-snapshots", "all").ret == pytest.ExitCode.TESTS_FAILED
 
     project.accept("tasks/old.yaml", "--promptfmt-profile", "plain")
@@ -72,7 +72,7 @@ def test_a_baseline_accepts_misread_answers_until_others_are_misread(project: Pr
     result = project.run(*BASELINE, "-m", "promptfmt_extraction")
     assert result.ret == pytest.ExitCode.OK
     result.stdout.fnmatch_lines(
-        ["*no longer occur; --promptfmt-baseline-update prune removes*", "*tasks/sums.yaml: misread *"]
+        ["*no longer occur. To remove these entries, use*prune:*", "*tasks/sums.yaml: misread *"]
     )
     project.run(*BASELINE, "-m", "promptfmt_extraction", "--promptfmt-baseline-update", "prune")
     assert "misread" not in codes(project)

@@ -61,10 +61,10 @@ def test_the_edited_key_is_named_and_no_other(titles: dict[str, set[str]]) -> No
     wrong = {
         name: told
         for name, told in titles.items()
-        if not told or any(not title.endswith(f" {EDITS[name][0]}") for title in told)
+        if not told or any(not title.endswith(f" {EDITS[name][0]})") for title in told)
     }
     assert wrong == {}
-    assert titles["shots_closer"] == {"an empty line is gone, from tasks/shots_closer.yaml:11:1 fewshot_delimiter"}
+    assert titles["shots_closer"] == {"an empty line is gone (from tasks/shots_closer.yaml:11:1 fewshot_delimiter)"}
 
 
 def test_a_delimiter_of_an_included_file_is_found_where_it_is_written(project: Project) -> None:
@@ -78,7 +78,7 @@ def test_a_delimiter_of_an_included_file_is_found_where_it_is_written(project: P
     result.stdout.fnmatch_lines(
         [
             "cause: tasks/_shared.yaml:3:1 fewshot_delimiter",
-            "changed, 4 tests of 2 tasks: an empty line is gone, from tasks/_shared.yaml:3:1 fewshot_delimiter",
+            "changed, 4 tests of 2 tasks: an empty line is gone (from tasks/_shared.yaml:3:1 fewshot_delimiter)",
         ]
     )
 
@@ -91,6 +91,6 @@ def test_a_text_that_is_gone_from_the_start_is_said_to_have_stood_before_what_fo
     result.stdout.fnmatch_lines(
         [
             "cause: text before tasks/arc.yaml:5:1 doc_to_text",
-            "changed, *: | Answer. and 1 more line are gone, before tasks/arc.yaml:5:1 doc_to_text",
+            "changed, *: | Answer. and 1 more line are gone (before tasks/arc.yaml:5:1 doc_to_text)",
         ]
     )

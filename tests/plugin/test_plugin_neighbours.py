@@ -79,7 +79,7 @@ def test_without_syrupy_one_sentence_says_so(project: Project) -> None:
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     told = [line for line in result.errlines if line]
     assert told == [
-        "ERROR: promptfmt: prompts are compared with syrupy, which is switched off",
+        "ERROR: promptfmt: the plugin syrupy compares the prompts, but it is switched off",
         "  hint: remove -p no:syrupy",
     ]
 

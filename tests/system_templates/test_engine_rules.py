@@ -108,29 +108,29 @@ def test_two_texts_tell_why_they_differ(ours: str, theirs: str, cause: str) -> N
 SHOWN = {
     "tojson escapes characters of HTML": ("{{ '<' | tojson }}", '"\\u003c"'),
     "Jinja escapes characters of HTML after the filter safe, the engine does not": ("{{ ('' | safe) + '<' }}", "<"),
-    "None counts as iterable": ("{% if none is iterable %}{% for a in none %}{% endfor %}a{% endif %}", "a"),
+    "None is iterable": ("{% if none is iterable %}{% for a in none %}{% endfor %}a{% endif %}", "a"),
     "a text is not a sequence": ("{{ 'a' is sequence }}", "False"),
     "None is printed as nothing": ("<{{ none }}>", "<>"),
     "mappings and lists are printed as nothing, or without brackets": ("{{ ['a', {}, none] }}{{ {'a': 1} }}", "a"),
     "mappings, lists, true and false are printed as JSON": ("{{ ['a', {'b': none}] }}", '["a", {"b": null}]'),
-    "an empty text equals false, and lists and mappings equal no others": (
+    "an empty text equals false, and lists or mappings never equal others": (
         "{% if '' == false and [] != [] %}a{% endif %}",
         "a",
     ),
-    "strip ignores the characters that it is given": ("<{{ ' a '.strip('a') }}>", "<a>"),
+    "strip ignores its argument, and removes whitespace": ("<{{ ' a '.strip('a') }}>", "<a>"),
     "a mapping is not iterable": ("{% if {} is iterable %}{% else %}a{% endif %}", "a"),
-    "first of an empty list has no default": ("{% set a = [] | first | default('a') %}<{{ a }}>", "<>"),
+    "the filter first returns empty text for an empty list": ("{% set a = [] | first | default('a') %}<{{ a }}>", "<>"),
     "numbers such as 1.0 are written as 1": ("{{ number | tojson }}", "1"),
-    "the arguments of format are left out": ("{{ '<%s>' | format('a') }}", "<%s>"),
-    "variables that a loop sets keep their values in its next iteration": (
+    "the filter format ignores its arguments": ("{{ '<%s>' | format('a') }}", "<%s>"),
+    "a variable that is set in a loop keeps its value in the next iteration": (
         "{% for a in [1, 2] %}{% if b is defined %}b{% endif %}{% set b = a %}{% endfor %}",
         "b",
     ),
-    "arguments of macros by name are ignored after one that is left out": (
+    "if an argument of a macro is left out, later arguments by name are ignored": (
         "{% macro f(a=1, b=2) %}{{ b }}{% endmacro %}{{ f(b=3) }}",
         "2",
     ),
-    "text that an if writes before continue or break is lost": (
+    "text in an if block before continue or break is lost": (
         "{% for a in [1] %}{% if a %}{{ a }}{% continue %}{% endif %}{% endfor %}b",
         "b",
     ),

@@ -200,7 +200,7 @@ function findingNode([severity, code, name, where, message, saw, todo, isFirst])
 
 // Only what stood and stands in a prompt has dots for spaces, not the words about it.
 function titleNodes(title) {
-  const found = /^(.*) → (.*?)(, (?:from|before|in) [^,]*)$/s.exec(title);
+  const found = /^(.*) → (.*?)( \((?:from|before|in) [^()]*\))$/s.exec(title);
   const shown = (text) => /^(?:\||\*? ?")/.test(text) ? blanked(text) : [text];  // not a filter or another fact
   return found ? [...shown(found[1]), " → ", ...shown(found[2]), found[3]] : [title];
 }

@@ -97,9 +97,9 @@ def _is_accepted(row: PhrasingRow, verdict: snapshots.Verdict, accepted: Any) ->
 def _accepted_now(task: str, tried: Tried, failing: Sequence[PhrasingRow]) -> str:
     rows = [row for row in tried.failing if row not in failing]
     slow = sum(SLOW in row.verdicts for row in rows)
-    kinds = [f"{len(rows) - slow} phrasings misread"] if len(rows) > slow else []
-    kinds += [f"{slow} too slow"] if slow else []
-    return f"{task} [extraction]: the snapshot lists as accepted {' and '.join(kinds)}, such as {rows[0].title}"
+    kinds = [f"{len(rows) - slow} misread phrasings"] if len(rows) > slow else []
+    kinds += [f"{slow} slow phrasings"] if slow else []
+    return f"{task} [extraction]: the snapshot accepts {' and '.join(kinds)}, such as {rows[0].title}"
 
 
 class RecordingItem(AnswersItem):
@@ -121,7 +121,7 @@ class RecordingItem(AnswersItem):
             transcript = transcribed(self.study, self.recording)
         replay = transcript.replay
         if not replay.records and not replay.bad_count:
-            self.outcome = item.skipped("recordings without a record for the task")
+            self.outcome = item.skipped("the recording has no record for the task")
             pytest.skip(f"{display_path(self.recording)} has no record for {self.tested.id}")
         header = {
             "task": self.tested.id,

@@ -25,7 +25,7 @@ from pytest_promptfmt.snapshots.paths import SnapshotPath
 from pytest_promptfmt.study import Study
 
 NOT_ADOPTED: Final = (
-    "not adopted yet: the file has no snapshots; to write them, use --snapshot-update with the path of the file"
+    "the file has no snapshots yet. To write snapshots, use --snapshot-update with the path of the file"
 )
 
 SHOWN_FROM_ANSWERS: Final = 200

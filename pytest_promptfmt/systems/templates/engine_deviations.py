@@ -16,7 +16,7 @@ from pytest_promptfmt.systems.templates.engines import LLAMA, MINIJINJA, PACKAGE
 _PRINTED: Final = "promptfmt_printed"
 _LOST: Final = "promptfmt_lost"
 _TOJSON: Final = "write values with tojson"
-_DEFECT: Final = "a defect of the engine, not the template: report it, or do without the construct"
+_DEFECT: Final = "the engine is wrong, not the template: report this, or avoid the construct"
 
 
 Change = Callable[[Environment, nodes.Template], None]
@@ -163,7 +163,7 @@ def _forgets_named_arguments(_: Environment, tree: nodes.Template) -> None:
 
 DEVIATIONS: Final[Mapping[str, Deviation]] = {
     "tojson escapes characters of HTML": Deviation(
-        "a defect of the engine, not the template: turn off the engine's escaping, or report the defect",
+        "the engine is wrong, not the template: turn off the escaping of the engine, or report this",
         (MINIJINJA,),
         _escapes,
         needs="tojson",
@@ -171,7 +171,7 @@ DEVIATIONS: Final[Mapping[str, Deviation]] = {
     "Jinja escapes characters of HTML after the filter safe, the engine does not": Deviation(
         "remove |safe from the template", (MINIJINJA, LLAMA, PACKAGE), _filtering("safe", str), needs="safe"
     ),
-    "None counts as iterable": Deviation("test for none first", (MINIJINJA,), _takes_none_for_a_list, needs="iterable"),
+    "None is iterable": Deviation("test for none first", (MINIJINJA,), _takes_none_for_a_list, needs="iterable"),
     "a text is not a sequence": Deviation(
         "test for texts first: is string", (MINIJINJA,), _testing("sequence", str), needs="sequence"
     ),
@@ -184,31 +184,31 @@ DEVIATIONS: Final[Mapping[str, Deviation]] = {
         _TOJSON, (LLAMA,), _printing(_without_brackets)
     ),
     "mappings, lists, true and false are printed as JSON": Deviation(_TOJSON, (PACKAGE,), _prints_json),
-    "an empty text equals false, and lists and mappings equal no others": Deviation(
+    "an empty text equals false, and lists or mappings never equal others": Deviation(
         "write conditions without ==: if text, if not list", (PACKAGE,), _compares_as_javascript, needs="="
     ),
-    "strip ignores the characters that it is given": Deviation(
+    "strip ignores its argument, and removes whitespace": Deviation(
         "split at the characters, or use replace", (PACKAGE,), _strips_all_whitespace, needs="strip("
     ),
     "a mapping is not iterable": Deviation(
         "test for mappings first: is mapping", (PACKAGE,), _testing("iterable", Mapping), needs="iterable"
     ),
-    "first of an empty list has no default": Deviation(
+    "the filter first returns empty text for an empty list": Deviation(
         _DEFECT, (PACKAGE,), _filtering("first", lambda items: next(iter(items), "")), needs="first"
     ),
     "numbers such as 1.0 are written as 1": Deviation(
-        "a defect of the engine: write the number as text where its form matters", (LLAMA, PACKAGE), _whole_numbers
+        "the engine is wrong: write the number as text where its form matters", (LLAMA, PACKAGE), _whole_numbers
     ),
-    "the arguments of format are left out": Deviation(
+    "the filter format ignores its arguments": Deviation(
         _DEFECT, (LLAMA,), _filtering("format", lambda text, *_, **__: text), needs="format"
     ),
-    "variables that a loop sets keep their values in its next iteration": Deviation(
+    "a variable that is set in a loop keeps its value in the next iteration": Deviation(
         "set the variable at the beginning of each iteration", (LLAMA, PACKAGE), _keeps_variables, needs="set"
     ),
-    "arguments of macros by name are ignored after one that is left out": Deviation(
+    "if an argument of a macro is left out, later arguments by name are ignored": Deviation(
         "give all arguments of the macro", (LLAMA,), _forgets_named_arguments, needs="macro"
     ),
-    "text that an if writes before continue or break is lost": Deviation(
+    "text in an if block before continue or break is lost": Deviation(
         _DEFECT, (LLAMA, PACKAGE), _loses_before_jumps, needs="{%"
     ),
 }
