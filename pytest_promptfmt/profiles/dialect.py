@@ -193,14 +193,21 @@ class _ChatSandbox(LimitedSandbox):
 
 
 def line_of(error: BaseException) -> int | None:
-    """Return the line of the chat template that raised, None where it is not known."""
-    template, line, traceback = None, 0, error.__traceback__
+    """Return the line of the chat template that raised, None where it is not known.
+
+    Of a recursion, which may end anywhere, it is the line that calls most often.
+    """
+    template, lines, traceback = None, list[int](), error.__traceback__
     while traceback is not None:
         frame = traceback.tb_frame
         if "__jinja_template__" in frame.f_globals and frame.f_code not in internal_code:
-            template, line = frame.f_globals["__jinja_template__"], traceback.tb_lineno or 0
+            template = frame.f_globals["__jinja_template__"]
+            lines.append(traceback.tb_lineno or 0)
         traceback = traceback.tb_next
-    return None if template is None else template.get_corresponding_lineno(line)
+    if template is None:
+        return None
+    line = max(set(lines), key=lines.count) if isinstance(error, RecursionError) else lines[-1]
+    return template.get_corresponding_lineno(line)  # type: ignore[no-any-return]
 
 
 class _ChatTemplate(JinjaTemplate):
