@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Final
+
+_SHORT_ID: Final = 9
+"""The length of the ids of mistral-common."""
 
 
 def has_calls(message: Mapping[str, Any]) -> bool:
@@ -59,7 +62,7 @@ def shapes_of(message: Mapping[str, Any], *, keeps_null: bool) -> Iterator[str]:
         yield "null_reasoning"
     for call in calls or ():
         yield from ("arguments_text",) if isinstance((call.get("function") or {}).get("arguments"), str) else ()
-        yield from ("no_id",) if "id" not in call else ()
+        yield from ("no_id",) if "id" not in call else ("long_id",) if len(str(call["id"])) > _SHORT_ID else ()
     if role == "tool" and "name" not in message:
         yield "no_result_name"
 

@@ -334,6 +334,8 @@ def _shapes(conversation: Conversation) -> Iterator[str]:
         yield "tools"
     if conversation.documents:
         yield "documents"
+    if conversation.tools == []:
+        yield "empty_tools"
     for tool in conversation.tools or ():
         function = tool.get("function") or {}
         yield from ("null_description",) if function.get("description", "") is None else ()

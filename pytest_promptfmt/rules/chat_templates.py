@@ -64,8 +64,7 @@ def default_system_text(loaded: LoadedProfile) -> Iterator[Finding]:
 
     Why: tasks without a description then get instructions that are in no task file. Tasks with a description do not get
     these instructions. This changes answers: with its default text, one model followed the requested format in 1 of 18
-    answers; without this text, in 10. The finding is an info if the template adds its text to a given system text, or
-    writes it although the system message is empty.
+    answers; without this text, in 10. The finding is an info if the template adds its text to a given system text.
 
     Fix: give the profile a `system_instruction`.
 
@@ -107,7 +106,7 @@ def _beside_system(trial: TemplateTrial) -> Iterator[Finding]:
     if defaults and defaults[0] in empty:
         message, place = "the template writes its default text although the system message is empty", defaults[0][:30]
         conversation = trial.conversations["system-empty"]
-        yield conversation.finding(message, excerpt(defaults[0]), trial.place_of(place), Severity.INFO)
+        yield conversation.finding(message, excerpt(defaults[0]), trial.place_of(place), Severity.WARNING)
 
 
 @rule("PF402", "date-in-prompt", severity=Severity.ERROR, family=Family.CHAT, scope="template")
@@ -116,7 +115,7 @@ def date_in_prompt(loaded: LoadedProfile) -> Iterator[Finding]:
 
     Why: in a real run, the prompts change every day, and so may the results. Answers that were cached for a prompt
     cannot be used again. The tests of this plugin use a fixed date. If the template itself writes a fixed date, the
-    finding is an info.
+    finding is an info, or a warning if a template under test calls it the current date.
 
     Fix: set the date with a template argument, such as Llama's `date_string`, both in the profile and in real runs.
 
@@ -135,14 +134,18 @@ def date_in_prompt(loaded: LoadedProfile) -> Iterator[Finding]:
         severity = Severity.INFO if loaded.tested is not None else Severity.WARNING  # a model may be trained so
         yield finding(message, ", ".join(facts.dates), loaded.place_of("strftime_now"), severity=severity)
     elif facts.dates and not loaded.profile.template_args:
-        yield info(
+        asked = (trial.text("question") if trial is not None else None) or ""
+        is_today = any(_TODAY.search(asked.partition(each)[0]) for each in facts.dates)
+        yield finding(
             "the chat template writes a fixed date",
             ", ".join(facts.dates),
             loaded.place_of(facts.dates[0]),
+            severity=Severity.WARNING if is_today and loaded.tested is not None else Severity.INFO,
             do="set the date with a template argument or `clock`, or remove it from the template",
         )
 
 
+_TODAY: Final = re.compile(r"(?:today|current)[^.\n]{0,24}\Z", re.I)
 _MINUTES: Final = re.compile(r"%[Yyd][-/.]?%M|%M[-/.]?%[Yyd]|%[HI]:?%m")
 
 
@@ -286,7 +289,8 @@ def carriage_return_in_template(loaded: LoadedProfile) -> Iterator[Finding]:
 def tools_not_written(trial: TemplateTrial) -> Iterator[Finding]:
     """Report tools, schemas of tools and tool calls that a template does not write.
 
-    Why: A model cannot call a tool that it never sees. If the template does not support tools at all, the finding is an
+    Why: A model cannot call a tool that it never sees, nor give a parameter that it never sees, such as one that is
+    named `description`. If the template does not support tools at all, the finding is an
     info.
 
     Fix: print tools and tool calls in the template, or refuse such conversations with `raise_exception`.
@@ -319,6 +323,14 @@ def tools_not_written(trial: TemplateTrial) -> Iterator[Finding]:
     for conversation in trial.simplest(lambda each: _lacks_tools(trial, each)):
         message = f"the tools of the request are not in the prompt of a conversation with {conversation.about}"
         yield conversation.finding(message, excerpt(trial.whole(conversation) or ""), trial.place_of("tools"))
+    named = trial.sent.get("tools-schema-words")
+    (tool,) = named.tools if named is not None and named.tools else (None,)
+    if named is not None and tool is not None and (text := trial.whole(named)) is not None:
+        plain, *others = tool["function"]["parameters"]["properties"].items()
+        lacking = [name for name, schema in others if schema["description"] not in text]
+        if lacking and plain[1]["description"] in text:
+            saw = f"{', '.join(lacking)}: {excerpt(text, text.find(plain[1]['description']))}"
+            yield named.finding(f"{named.about} are not in the prompt", saw, trial.place_of("properties", "tools"))
     deep = trial.text("tools-deep", generation_prompt=True)
     if deep is not None and "plan_furnace" in deep:
         names = ("celsius", "argon", "badge", "Printed on the sleeve", "Plans a firing.", "dry_run")

@@ -149,7 +149,8 @@ def _open_end(trial: TemplateTrial, layout: TurnLayout) -> Iterator[Finding]:
     closing, opening = trial.markers(layout.gap or "")[:1], (layout.asked or "").partition(QUESTION)[0]
     if closing and closing[0] not in opening and is_for_chat(trial):
         saw = f"{layout.tail!r} after the last answer, but {layout.gap!r} before a user message"
-        yield info("the last answer has no end token, but earlier answers have one", saw, trial.place_of("loop.last"))
+        message, place = "the last answer has no end token, but earlier answers have one", trial.place_of("loop.last")
+        yield finding(message, saw, place, severity=Severity.WARNING)
     else:
         tail = f"after the answer: {layout.tail}" if layout.tail else ""
         yield info("no end token after a finished answer", tail, trial.place())

@@ -134,7 +134,7 @@ def test_plain_requests_and_tools_that_come_out_wrong_are_errors(source: str, co
     ("tools", "severity"),
     [
         ("{{ tools or '' }}", "warning"),
-        ("{{ (tools or [{'function': {}}])[0].function.get('parameters', {}).get('required', '') }}", "info"),
+        ("{{ (tools or [{'function': {}}])[0].function.get('parameters', {}).get('required', '') }}", "warning"),
         (
             "{% for tool in tools or [] %}{{ \"{'name': '\" + tool.function.name + \"'}\" + tool | string }}"
             "{% endfor %}",
@@ -384,14 +384,14 @@ def test_rare_shapes_of_calls_are_infos_where_the_tools_of_a_request_are_never_r
 @pytest.mark.parametrize(
     ("taken", "call", "about", "severity"),
     [
-        ("message.tool_calls[0]", CALL, "parallel calls", "info"),
-        ("message['tool_calls'] | first", CALL, "parallel calls", "info"),
-        ("message.get('tool_calls')[0]", CALL, "parallel calls", "info"),
+        ("message.tool_calls[0]", CALL, "parallel calls", "warning"),
+        ("message['tool_calls'] | first", CALL, "parallel calls", "warning"),
+        ("message.get('tool_calls')[0]", CALL, "parallel calls", "warning"),
         ("message.tool_calls[-1]", CALL, "parallel calls", "error"),
         ("message.tool_calls[0]", CALL.replace("call.function.name + ' ' + ", ""), "a tool call", "error"),
     ],
 )
-def test_a_second_call_may_be_left_out_where_only_the_first_is_taken(
+def test_a_second_call_that_is_left_out_is_a_warning_where_only_the_first_is_taken(
     taken: str, call: str, about: str, severity: str
 ) -> None:
     first = f"{{% if message.tool_calls %}}{{% set call = {taken} %}}{call}{{% endif %}}"
@@ -473,3 +473,75 @@ def test_a_configuration_that_cannot_be_read_changes_nothing(tmp_path: Path) -> 
     with gate.limited_to([template.parent]):
         assert not templates_of(template)[0].is_for_scores
     assert templates_of(template)[0].is_for_scores
+
+
+def test_a_call_id_of_a_server_may_not_be_refused() -> None:
+    refusing = (
+        "{% if (message.tool_call_id or '') | length > 9 %}{{ raise_exception('the id is too long') }}{% endif %}"
+    )
+    message = "the template refuses the id that a server gives to a call"
+    assert severities(check_template(template(turn=refusing + TURN)), "PF432")[message] == "error"
+    assert severities(check_template(template(turn=refusing + TURN), hosts=["trl"]), "PF432")[message] == "warning"
+    assert message not in severities(check_template(template()), "PF432")
+
+
+def test_a_parameter_named_as_a_word_of_json_schema_has_to_be_written() -> None:
+    listed = (
+        "{% for key, value in tool.function.parameters.properties.items() KEPT %}{{ value.description }}{% endfor %}"
+    )
+    tools = "{% for tool in (tools or []) if tool.function.parameters %}{{ tool.function | tojson }}{% endfor %}"
+    named = tools.replace("{{ tool.function | tojson }}", f"{{{{ tool.function.name }}}}{listed}")
+    message = "parameters that are named as words of JSON schema are not in the prompt"
+    lost = named.replace("KEPT", "if key not in ['description', 'type']")
+    assert severities(check_template(template(tools=lost)), "PF439")[message] == "error"
+    assert message not in severities(check_template(template(tools=named.replace("KEPT", ""))), "PF439")
+
+
+def test_an_empty_list_of_tools_is_no_tool() -> None:
+    message = "the same content gives different text in a conversation with an empty list of tools"
+    given = "{% if tools is defined and tools is not none %}{{ 'Tools: ' + tools | tojson }}{% endif %}"
+    assert severities(check_template(template(tools=given)), "PF436")[message] == "warning"
+    assert message not in severities(check_template(template()), "PF436")
+
+
+def test_a_result_as_json_text_is_encoded_once() -> None:
+    encoded = template("(message.content | tojson if message.role == 'tool' else message.content or '')")
+    message = "a tool result as JSON text is encoded as JSON again"
+    assert severities(check_template(encoded), "PF438")[message] == "warning"
+    keyed = encoded.replace("message.content | tojson", "'{\"content\": ' + message.content | tojson + '}'")
+    assert severities(check_template(keyed), "PF438")[message] == "info"
+    assert message not in severities(check_template(template()), "PF438")
+
+
+def test_a_flag_is_not_removed_from_inside_of_a_word() -> None:
+    message = "/think is removed from inside of other words"
+    assert severities(check_template(template("(message.content or '') | replace('/think', '')")), "PF433")[message]
+    whole = "((message.content or '')[:-6] if (message.content or '').endswith('/think') else message.content or '')"
+    assert message not in severities(check_template(template(whole)), "PF433")
+
+
+def test_answers_keep_their_whitespace_where_user_texts_do() -> None:
+    message = "whitespace around answers is removed, that around user texts is kept"
+    trimmed = "(message.content | trim if message.role == 'assistant' else message.content or '')"
+    assert severities(check_template(template(trimmed)), "PF448")[message] == "warning"
+    assert message not in severities(check_template(template("(message.content or '') | trim")), "PF448")
+
+
+def test_an_answer_without_reasoning_begins_like_its_prompt() -> None:
+    message = "with enable_thinking false, answers begin differently once they are finished"
+    block = "'<think>\\n\\n</think>\\n\\n' if enable_thinking is false else ''"
+    source = template().replace("'<|begin|>assistant\\n'", f"'<|begin|>assistant\\n' + ({block})")
+    assert severities(check_template(source), "PF446")[message] == "warning"
+    kept = "{{ '<think>\\n\\n</think>\\n\\n' if message.role == 'assistant' and enable_thinking is false }}"
+    both = source.replace(
+        "{{ '<|begin|>' + message.role + '\\n' + ", "{{ '<|begin|>' + message.role + '\\n' }}" + kept + "{{ "
+    )
+    assert message not in severities(check_template(both), "PF446")
+
+
+def test_a_partial_answer_inside_its_reasoning_gets_no_other_block() -> None:
+    message = "another block of reasoning is opened before a partial answer inside its reasoning"
+    block = "{{ '<think>\\n\\n</think>\\n\\n' if message.role == 'assistant' }}"
+    turn = TURN.replace("'\\n' + CONTENT", "'\\n' }}" + block + "{{ CONTENT")
+    assert severities(check_template(template(turn=turn)), "PF446")[message] == "warning"
+    assert message not in severities(check_template(template()), "PF446")

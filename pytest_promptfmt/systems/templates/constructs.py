@@ -80,6 +80,18 @@ def stripped_letters(tree: Iterable[nodes.Node]) -> Iterator[tuple[str, str, int
                 yield what, characters, each.lineno
 
 
+def removed_words(tree: Iterable[nodes.Node]) -> Iterator[tuple[str, int]]:
+    """Yield each word that `replace` removes from a text, and its line; markers of a template are no words."""
+    for each in tree:
+        is_method = (
+            isinstance(each, nodes.Call) and isinstance(each.node, nodes.Getattr) and each.node.attr == "replace"
+        )
+        if isinstance(each, nodes.Call | nodes.Filter) and (is_method or getattr(each, "name", "") == "replace"):
+            given = [argument.value for argument in each.args if isinstance(argument, nodes.Const)]
+            if len(given) == 2 and given[1] == "" and re.fullmatch(r"\W?\w{3,}", str(given[0])):
+                yield str(given[0]), each.lineno
+
+
 def _assigned(body: Iterable[nodes.Node], loops: int = 0) -> Iterator[tuple[str, int]]:
     """Yield the variables that statements set, each with the number of loops around it."""
     for each in body:

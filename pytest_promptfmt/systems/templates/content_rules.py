@@ -29,7 +29,7 @@ from pytest_promptfmt.profiles.trial_evidence import (
 )
 from pytest_promptfmt.profiles.turn_layout import ANSWER
 from pytest_promptfmt.rules.rule_views import finding, info, warning
-from pytest_promptfmt.systems.templates.constructs import lost_assignments, stripped_letters
+from pytest_promptfmt.systems.templates.constructs import lost_assignments, removed_words, stripped_letters
 from pytest_promptfmt.systems.templates.template_subjects import template_rule
 
 _NUMBERED: Final = re.compile(r"\D{1,24}(?<!\d)1\D{1,24}")
@@ -55,8 +55,8 @@ def text_lost(trial: TemplateTrial) -> Iterator[Finding]:
     Why: The model never sees the text, which may be a system text, a question or a tool result. No error reports this.
     If an image is not in the prompt, the finding is an info, or a warning if the template supports images. If the
     template calls `strip` with a word, the finding is a warning: `strip` removes single characters from both ends of a
-    text, not the word. If a tool result is under the name of another tool, the finding is an error: the right name is
-    lost.
+    text, not the word. So is a word that `replace` removes also from inside of other words. If a tool result is under
+    the name of another tool, the finding is an error: the right name is lost.
 
     Fix: print the text in the template, or refuse the conversation with `raise_exception`.
 
@@ -101,10 +101,20 @@ def text_lost(trial: TemplateTrial) -> Iterator[Finding]:
             yield once.finding("a second image is not in the prompt", excerpt(seen), place, Severity.WARNING)
         elif length > 0 and _NUMBERED.fullmatch(added) and other[at - length :].startswith(added):
             yield once.finding("two images have the same number", saw, place, Severity.WARNING)
+    system = trial.sent.get("system-alone-with-question")
+    for word, line in removed_words(trial.nodes) if system is not None else ():
+        begins, given = "Read docs", f"Read docs{word}ing first."
+        told = [{**each, "content": given} for each in system.messages] if system is not None else []
+        text = trial.whole(Conversation(name="word", about="a longer word", messages=told)) or ""
+        if text.count(begins) > text.count(given):
+            at = next(each.start() for each in re.finditer(begins, text) if not text.startswith(given, each.start()))
+            message, saw = f"{word} is removed from inside of other words", f"{given!r} becomes {excerpt(text, at)!r}"
+            yield warning(message, saw, trial.place(line), do="read it only at the end of a text")
+            break
     for call, letters, line in stripped_letters(trial.nodes):
         yield warning(call, letters, trial.place(line), do="use split or replace, which take the whole word")
     for name in ("parallel", "parallel-without-names"):
-        saw = _misnamed(trial.text(name) or "") if name in trial.sent else ""
+        saw = _misnamed(trial, trial.conversations[name]) if name in trial.sent else ""
         if saw and "call" not in missing(trial, trial.conversations[name]):
             message, place = "a tool result is written under the name of another tool", trial.place_of("tool_call_id")
             found = trial.conversations[name].finding(message, saw, place)
@@ -112,20 +122,23 @@ def text_lost(trial: TemplateTrial) -> Iterator[Finding]:
             break
 
 
-_RESULTS: Final = (("assay_metal", "Mostly copper with tin."), ("weigh_metal", "Forty grams exactly."))
-
-
-def _misnamed(text: str) -> str:
-    """Return what is before a result of parallel calls if it names only the tool of the other result.
+def _misnamed(trial: TemplateTrial, conversation: Conversation) -> str:
+    """Return what is before a result of two parallel calls if it names only the tool of the other result.
 
     The other result shows that names come before results: they may follow them, and calls may end with a name.
     """
-    (one, first), (other, second) = _RESULTS
-    head, _, tail = text.partition(first)
-    before, between = head.rpartition("heaviest")[2], tail.partition(second)[0] if second in tail else ""
+    texts = {kind: [unit.text for unit in conversation.units if unit.kind == kind] for kind in _PARTS_OF_CALLS}
+    if any(len(each) != 2 for each in texts.values()):
+        return ""  # a conversation of the user's own, or one with less
+    (one, other), (_, argument), (first, second) = texts.values()
+    head, _, tail = (trial.finished(conversation) or "").partition(first)
+    before, between = head.rpartition(argument)[2], tail.partition(second)[0] if second in tail else ""
     if one in before and one in between and other not in between:
         return between
     return before if other in before and other in between and one not in before else ""
+
+
+_PARTS_OF_CALLS: Final = ("call", "argument", "tool")
 
 
 def _severity_of_loss(trial: TemplateTrial, conversation: Conversation, lost: Unit) -> Severity:
@@ -145,9 +158,9 @@ def _severity_of_loss(trial: TemplateTrial, conversation: Conversation, lost: Un
     calls = [unit for unit in conversation.units if (unit.kind, unit.message) == ("call", lost.message)]
     takes_first = "calls" not in trial.kinds and _FIRST_CALL.search(trial.source) is not None
     is_second_call = takes_first and lost in calls[1:]
-    if is_beside_call or is_second_call:
+    if is_beside_call:
         return Severity.INFO
-    return Severity.WARNING if is_earlier else Severity.ERROR
+    return Severity.WARNING if is_earlier or is_second_call else Severity.ERROR
 
 
 _FIRST_CALL: Final = re.compile(r"tool_calls['\")\]]*\s*(?:\[0\]|\|\s*first)")
@@ -173,14 +186,17 @@ def text_doubled(trial: TemplateTrial) -> Iterator[Finding]:
             place_printed(trial, conversation, at, f"'{kind}'", f'"{kind}"'),
         )
 
-    called = trial.text("call" if "call" in trial.sent else "") or ""
-    if called.count(_ARGUMENT) > 1:
-        saw, place = excerpt(called, called.rfind(_ARGUMENT)), trial.place_of("tool_calls")
+    called, text = trial.sent.get("call"), trial.text("call") or ""
+    argument = _argument_of(called)
+    if called is not None and argument and text.count(argument) > 1:
+        saw, place = excerpt(text, text.rfind(argument)), trial.place_of("tool_calls")
         yield trial.conversations["call"].finding("a tool call is written twice", saw, place)
 
 
-_ARGUMENT: Final = "seventh"
-"""The argument of the call in the conversation `call`, which is nowhere else in it."""
+def _argument_of(conversation: Conversation | None) -> str:
+    """Return the text of the first argument of a call, empty where there is none."""
+    units = conversation.units if conversation is not None else ()
+    return next((unit.text for unit in units if unit.kind == "argument"), "")
 
 
 @template_rule("PF435", "text-out-of-order", severity=Severity.WARNING)
@@ -212,15 +228,15 @@ def python_in_prompt(trial: TemplateTrial) -> Iterator[Finding]:
 
     Why: Models are trained on JSON, but `{{ value }}` prints a value as Python does. If a prompt with tools has True or
     False, the finding is an info, because the parsers of servers accept both words. No parser reads the descriptions of
-    the tools. So there, a mapping is a warning, and a list is an info. If the template itself writes tool calls or keys
+    the tools. So there, a mapping or list is a warning. If the template itself writes tool calls or keys
     in Python's notation, all findings are infos.
 
     Fix: write values that are not text with `tojson`, and write nothing for a content that is null.
 
     Real: Apriel 1.5 (arguments), mistral-common's v15 (tool results), Qwen3-Coder (types of a schema).
     """
-    calls = trial.text("call-finished") or ""
-    is_format = re.search(r"\(\s*sample=['\"]?seventh", calls) is not None  # calls are written as Python
+    argument = re.escape(_argument_of(trial.given.get("call-finished")) or "(?!)")
+    is_format = re.search(rf"\(\s*\w+=['\"]?{argument}", trial.text("call-finished") or "") is not None  # Python calls
     strings = (each.value for each in trial.nodes if isinstance(each, nodes.Const) and isinstance(each.value, str))
     writes_keys = any(_PYTHON_KEY.search(each) for each in strings)
     reported = set[tuple[str, str | None]]()
@@ -238,7 +254,7 @@ def python_in_prompt(trial: TemplateTrial) -> Iterator[Finding]:
             if writes_keys or (name == BOOLEAN and has_tools):
                 severity = Severity.INFO
             elif severity is Severity.ERROR and not (conversation.has_tools or conversation.has_parts):
-                severity = Severity.WARNING if _PYTHON_MAPPING.search(text) else Severity.INFO
+                severity = Severity.WARNING
             yield conversation.finding(
                 f"{name} is printed in Python's notation in a conversation with {conversation.about}",
                 excerpt(text, start, end),
@@ -249,7 +265,6 @@ def python_in_prompt(trial: TemplateTrial) -> Iterator[Finding]:
 
 _PYTHON_KEY: Final = re.compile(r"[{,]\s*'\w+': *'?\Z")
 """The end of a text that writes a key and its quotes, before a value."""
-_PYTHON_MAPPING: Final = re.compile(r"\{'\w+': ")
 _OWN: Final = 16
 """Characters that show whether a text is the template's own."""
 

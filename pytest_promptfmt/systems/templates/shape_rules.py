@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from dataclasses import replace
@@ -62,7 +63,8 @@ def template_fails(trial: TemplateTrial) -> Iterator[Finding]:
         message, made = "the template accepts message contents only as lists of parts, not as text", trial.as_text
         saw = made.error or f"{trial.conversations[_SIMPLEST].units[0].text!r} is not in the prompt"
         place = trial.place_of("['text']", ".text", "content") if made.line is None else trial.place(made.line)
-        severity = Severity.INFO if trial.kinds & {"images", "sound"} else Severity.WARNING
+        is_refused = trial.kinds & {"images", "sound"} and made.text is None
+        severity = Severity.INFO if is_refused else Severity.WARNING
         yield trial.conversations[_SIMPLEST].finding(message, saw, place, severity)
 
 
@@ -127,6 +129,8 @@ def template_refuses(trial: TemplateTrial) -> Iterator[Finding]:
 
 _SIMPLEST: Final = "question"
 _LOOP: Final = ("tool", "assistant")
+_WRITTEN: Final = ("result", "call-long-id")
+"""Results, and calls with another id, of calls that a template writes."""
 _WITH_SYSTEM: Final = ("system", "system-alone-with-question")
 
 
@@ -138,8 +142,8 @@ def _severity_of_refusal(trial: TemplateTrial, conversation: Conversation, stopp
     base = trial.conversations.get(conversation.base or "")
     if base is not None and list(base.messages) == asked and (asked[-1]["role"], answer["role"]) == _LOOP:
         return Severity.ERROR
-    if conversation.name == "result" and base is not None:
-        return Severity.ERROR  # the calls are written, but not their results
+    if conversation.name in _WRITTEN and base is not None:
+        return Severity.ERROR
     if conversation.name == _SIMPLEST and any(trial.whole(each) is not None for each in trial.given.values()):
         return Severity.ERROR  # others need contents of their own shape, such as those of translators
     if conversation.name not in _WITH_SYSTEM or re.search(r"(?<!optional )system", stopped.refusal or "", re.I):
@@ -249,6 +253,14 @@ def arguments_encoded_twice(trial: TemplateTrial) -> Iterator[Finding]:
             place_printed(trial, conversation, at, "tojson", "arguments"),
             _if_value(text, at),
         )
+
+    quoted = trial.sent.get("result-json")
+    result = next((unit.text for unit in quoted.units if unit.kind == "tool"), "") if quoted is not None else ""
+    written, text = json.dumps(result), trial.text("result-json") or ""
+    if quoted is not None and result and result not in text and written in text:
+        at, place = text.find(written), trial.place_of("tojson", "content")
+        severity = Severity.INFO if _if_value(text, at + 1) else Severity.WARNING
+        yield quoted.finding(f"{quoted.about} is encoded as JSON again", excerpt(text, at), place, severity)
 
 
 def _if_value(text: str, at: int) -> Severity | None:

@@ -8,7 +8,8 @@ from dataclasses import replace
 from typing import Final
 
 from pytest_promptfmt.core.finding import Finding, Severity
-from pytest_promptfmt.profiles.probe_conversations import Conversation
+from pytest_promptfmt.profiles.probe_conversations import Conversation, State
+from pytest_promptfmt.profiles.template_facts import template_facts
 from pytest_promptfmt.profiles.template_trial import PLACEHOLDERS, TemplateTrial
 from pytest_promptfmt.profiles.trial_evidence import excerpt, holds, last_answer, missing, think_balance
 from pytest_promptfmt.profiles.turn_layout import ANSWER, LATER, QUESTION, THOUGHT, layout_of
@@ -21,7 +22,7 @@ def whitespace_by_turn(trial: TemplateTrial) -> Iterator[Finding]:
     """Report whitespace around texts that is kept in some turns and removed in others, or changed inside a text.
 
     Why: The same question then has different tokens in the first turn and in later ones. Code and tables need the line
-    breaks and spaces inside them.
+    breaks and spaces inside them. So does an answer: whitespace that only user texts keep is a warning, too.
 
     Fix: strip the contents of all messages, or of none.
 
@@ -33,7 +34,10 @@ def whitespace_by_turn(trial: TemplateTrial) -> Iterator[Finding]:
             changed,
             trial.place_of("replace", "split"),
         )
-    text = trial.text("whitespace") or ""
+    facts, text = template_facts(trial), trial.text("whitespace") or ""
+    if facts.user == "kept" and facts.assistant in ("stripped", "changed"):
+        message, do = "whitespace around answers is removed, that around user texts is kept", "write answers unchanged"
+        yield warning(message, excerpt(text, text.find(ANSWER)), trial.place_of("trim", "strip"), do=do)
     for role in ("user", "assistant"):
         given = (str(each["content"]) for each in trial.conversations["whitespace"].messages if each["role"] == role)
         contents = [content for content in given if content.strip() in text]  # lost texts are what another rule reports
@@ -144,13 +148,17 @@ def end_token_unlike_tokenizer(trial: TemplateTrial) -> Iterator[Finding]:
 EMPTY_THOUGHT: Final = re.compile(r"<([a-z_:]*think[a-z_]*)>\s*</\1>")
 
 
+_OPENED: Final = re.compile(r"<[a-z_:]*think[a-z_]*>")
+
+
 @template_rule("PF446", "reasoning-tags", severity=Severity.WARNING)
 def reasoning_tags(trial: TemplateTrial) -> Iterator[Finding]:
     """Report missing or unbalanced reasoning tags, lost reasoning, and empty blocks of reasoning.
 
     Why: If a prompt has two blocks of reasoning, or a block that is not closed, it is unlike all prompts that the model
     saw. The finding is an info in two cases: the last answer loses its reasoning, so a model cannot learn it; or
-    earlier answers have empty blocks, which teach a model not to reason.
+    earlier answers have empty blocks, which teach a model not to reason. If `enable_thinking=false` begins an answer
+    with an empty block, the finished answer needs this block as well.
 
     Fix: split the content at the closing tag, and write exactly one block of reasoning.
 
@@ -191,6 +199,13 @@ def reasoning_tags(trial: TemplateTrial) -> Iterator[Finding]:
     if trial.mentions("reasoning_content", "reasoning", "thinking"):
         yield from _lost_reasoning(trial)
         yield from _earlier_reasoning(trial)
+    begun = trial.sent.get("reasoning-prefill")
+    if begun is not None:
+        text = trial.whole(begun) or ""
+        before, given, _ = text.partition(begun.units[0].text)[2].partition(str(begun.messages[-1]["content"]))
+        if given and _OPENED.search(before):
+            message, place = f"another block of reasoning is opened before {begun.about}", trial.place_of("<think>")
+            yield begun.finding(message, excerpt(text, text.rfind(given)), place, Severity.WARNING)
     history = (trial.text("turns") or "").rpartition("Does gold tarnish?")[0]
     empty = EMPTY_THOUGHT.search(history)
     if empty is not None:
@@ -209,19 +224,32 @@ def _said(trial: TemplateTrial, conversation: Conversation) -> str:
 
 
 def _earlier_reasoning(trial: TemplateTrial) -> Iterator[Finding]:
-    """Yield, as infos, that reasoning of earlier answers stays, or cannot be switched off."""
+    """Yield that reasoning of earlier answers stays, an info, or that it cannot be switched off."""
     kept = all(THOUGHT in (trial.text(name) or "") for name in ("reasoning", "reasoning-earlier"))
     on, plain = (trial.text(name, generation_prompt=True) for name in ("thinking-on", "reasoning-earlier"))
     off, asked = (trial.text(name, generation_prompt=True) for name in ("thinking-off", "question"))
-    found = {
-        "the reasoning of earlier answers stays in the prompt": kept,
-        "the argument enable_thinking changes nothing": trial.mentions("enable_thinking")
-        and off
-        and (off, on) == (asked, plain),
-    }
-    for message in (each for each, is_so in found.items() if is_so):
-        place = trial.place_of("enable_thinking", "reasoning_content", "</think>")
-        yield info(message, at=place, do="compare it with the prompts that the model was trained on")
+    place = trial.place_of("enable_thinking", "reasoning_content", "</think>")
+    if kept:
+        message, do = "the reasoning of earlier answers stays in the prompt", "compare it with the training prompts"
+        yield info(message, at=place, do=do)
+    if trial.mentions("enable_thinking") and off and (off, on) == (asked, plain):
+        yield warning("the argument enable_thinking changes nothing", at=place, do="test it with `is defined`")
+    (begun, said), (prompt, answer) = (_later_answer(trial, name) for name in ("turns", "thinking-off-answer"))
+    if said.startswith(begun) and not answer.startswith(prompt):
+        message, saw = "with enable_thinking false, answers begin differently once they are finished", excerpt(answer)
+        yield warning(
+            message, f"{prompt!r} becomes {saw!r}", place, do="write the empty block in finished answers, too"
+        )
+
+
+def _later_answer(trial: TemplateTrial, name: str) -> tuple[str, str]:
+    """Return what follows a second question: the generation prompt, and its finished answer."""
+    asked = trial.conversations.get(name)
+    if asked is None or len(asked.messages) < 4:
+        return "", ""
+    texts = (trial.render(asked, State(count=3)).text, trial.finished(asked, 4))
+    prompt, answer = ((text or "").rpartition(LATER)[2] for text in texts)
+    return prompt, answer
 
 
 def _lost_reasoning(trial: TemplateTrial) -> Iterator[Finding]:
