@@ -91,7 +91,7 @@ def test_an_english_sentence_is_only_noted_in_a_prompt_of_another_language(
     tmp_path: Path, end: str, severity: str
 ) -> None:
     task = f'doc_to_text: "{OPTIONS}\\n{end}."\n{LETTERS}{filters("([ABC])")}'
-    assert severity_of("reads some options, but not others", tmp_path, task) == severity
+    assert severity_of("finds some option labels, but not others", tmp_path, task) == severity
 
 
 def test_words_that_the_prompt_names_may_be_demanded(tmp_path: Path) -> None:
