@@ -71,6 +71,8 @@ class ParsedFile:
         """Return where a key path was written: the key of a mapping, the element of a list. None if it was not."""
         if len(keys) == 1 and keys[0] in self.marks:
             return Position(self.path, *self.marks[keys[0]])
+        if _lacks(self.values, keys):
+            return None  # without composing the file, for keys that few files have
         try:
             root = _composed(self.path, self.stamp)
         except (OSError, yaml.YAMLError, RecursionError):
@@ -304,6 +306,20 @@ def _composed(path: Path, stamp: tuple[int, int]) -> yaml.Node | None:
     finally:
         loader.dispose()
     return node
+
+
+def _lacks(value: Any, keys: Sequence[str | int]) -> bool:
+    """Return whether a key path leads to nothing."""
+    for key in keys:
+        if isinstance(value, dict):
+            if key not in value:
+                return True
+        elif not isinstance(value, list):
+            return False
+        elif not isinstance(key, int) or not -len(value) <= key < len(value):
+            return True
+        value = value[key]
+    return False
 
 
 def _find(root: yaml.Node | None, keys: Sequence[str | int]) -> yaml.Node | None:

@@ -250,7 +250,7 @@ class CachedFolders:
         is_seen = not index.errors and all(
             map(self._contents.holds_same_names, (path for path in inputs if path.endswith("/")))
         )
-        with nullcontext() if index.outer is None else gate.also_reading(index.outer.folder.parent):
+        with nullcontext() if index.checkout is None else gate.also_reading(index.checkout.folder.parent):
             stamps = self._contents.stamps(inputs) if is_seen and self.digest_of_names() != OTHER else None
         if stamps is not None:
             entries = [written_entry(entry) for entry in index.entries]

@@ -88,7 +88,10 @@ class Contents:
         The folders above it hold the names that they have now.
         """
         self._wrote[path] = digest
-        folders = [f"{folder}/" for folder in list(Path(path).parents)[:_FOLDERS_OF_SNAPSHOTS]]
+        folders, above = [], path
+        for _ in range(_FOLDERS_OF_SNAPSHOTS):
+            above = os.path.dirname(above)
+            folders.append(f"{above}/")
         for each in (path, *folders):
             self._found.pop(each, None)
             self._found.pop(each.rstrip("/"), None)
@@ -152,9 +155,10 @@ class Contents:
             found = self.input(path)
             if is_new and path not in self._taken and not self.is_older(path):
                 return None
-            if path in self._taken:  # a run may have added names that do not count, and snapshots
+            is_unsettled = found[2] is None and found[1] != ABSENT and not is_fact(path)  # it may have settled since
+            if path in self._taken or is_unsettled:  # a run may have added names that do not count, and snapshots
                 now = self._look(path, None)
-                found = now if now[1] == found[1] else (path, OTHER, None)
+                found = self._found[path] = now if now[1] == found[1] else (path, OTHER, None)
             if found[1] == OTHER or (found[2] is None and found[1] != ABSENT and not is_fact(path)):
                 return None
             parts.append(found[1] if found[2] is None else _written(found[2]))

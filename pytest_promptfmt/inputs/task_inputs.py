@@ -87,22 +87,26 @@ class SharedInputs:
         self._base: str | None = None
         # Collecting Python tests adds their folders to the path: what a run began with does not depend on the order.
         self._path, self._plugins = search_path(), tuple(run.plugins())
-        self._places = contents.places
-        self.is_library = self._places.is_library
+        self.is_library = contents.places.is_library
         self.conftests_above = cache(self._conftests_above)
+        self._reached = cache(self._reached_from)
 
     def reached_from(self, modules: Iterable[str], settings: Settings, *, may_ask: bool = False) -> CodeInputs:
         """Return the inputs of the modules of a task; one behind a link may depend on the link's path."""
-        modules = list(modules)
-        if not modules:
-            return CodeInputs()
-        around = {harness.folder.parent for each in modules if (harness := harness_around(Path(each).parent))}
-        folders = (str(settings.rootdir), *sorted(map(str, around - {settings.rootdir})), *search_path())
-        reached = reached_from(modules, folders, self.is_library, may_ask=may_ask)
+        named = frozenset(modules)
+        return self._reached(named, str(settings.rootdir), tuple(search_path()), may_ask) if named else CodeInputs()
+
+    def _reached_from(self, modules: frozenset[str], root: str, path: tuple[str, ...], may_ask: bool) -> CodeInputs:
+        around = {str(harness.folder.parent) for each in modules if (harness := harness_around(Path(each).parent))}
+        folders = (root, *sorted(around - {root}), *path)
+        reached = reached_from(sorted(modules), folders, self.is_library, may_ask=may_ask)
         facts = {named_fact("search path", name) for name in reached.names}
-        facts |= {PLACE} if any(map(self._places.is_named_in, reached.texts)) else set()
+        places = self._contents.places
+        facts |= {PLACE} if any(map(places.is_named_in, reached.texts)) else set()
         reached = replace(reached, facts=reached.facts | facts)
-        if not reached.asks and any(self._places.is_linked(name) for name in reached.files if not name.endswith("/")):
+        if not reached.asks and any(
+            self._contents.places.is_linked(name) for name in reached.files if not name.endswith("/")
+        ):
             return replace(reached, asks="a module that is reached through a link and may read files behind the link")
         return reached
 
@@ -118,16 +122,16 @@ class SharedInputs:
         if known is None:
             if self._base is None:
                 found = list(self._of_this_run())
-                self._base = OTHER if OTHER in found else self._places.digest(found)
+                self._base = OTHER if OTHER in found else self._contents.places.digest(found)
             own = [self._base, _plain(settings), *self._files_named_by(settings)]
-            known = self._digests[id(settings)] = settings, OTHER if OTHER in own else self._places.digest(own)
+            known = self._digests[id(settings)] = settings, OTHER if OTHER in own else self._contents.places.digest(own)
         return known[1]
 
     def profile_key(self, profile: Profile) -> str:
         """Return a text that is equal for equal profiles."""
         known = self._profiles.get(id(profile))
         if known is None:
-            known = self._profiles[id(profile)] = profile, self._places.digest(_plain(profile))
+            known = self._profiles[id(profile)] = profile, self._contents.places.digest(_plain(profile))
         return known[1]
 
     def _of_this_run(self) -> Iterator[object]:
@@ -267,12 +271,14 @@ class WatchedFiles:
         for folder in {path.parent, *(task.path.parent for task in made if task.path is not None)}:
             paths.update(format_files(folder))
         watched = WatchedFile(settings, paths, set(), [(t.id, t.name, t.format) for t in made])
+        harness = self._folders.index.harness
         watched.asked |= self._folders.index.asked
         whole = file.yaml.config if file.yaml is not None else {}
         configs = [whole, *(task.config for task in made if task.config != whole)]
         texts, modules = _texts_and_modules(configs)
         modules |= {str(ref.file) for task in made for ref in functions_of(task)}
-        for registering, others in map(registering_files, made):
+        for task in made:
+            registering, others = registering_files(task, harness)
             modules |= registering
             paths |= others
         reached = self._shared.reached_from(modules, settings)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
         SourceLoader,
         import_from_source,
         imports_from_source,
+        package_in,
         use_package,
     )
     from pytest_promptfmt.tasks.deferred_imports import functions_reached, import_shared
@@ -51,7 +52,6 @@ if TYPE_CHECKING:
         installed_harness,
         is_copied_harness,
         names_in,
-        package_in,
     )
     from pytest_promptfmt.tasks.harness_renderer import (
         Arguments,

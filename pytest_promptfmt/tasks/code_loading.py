@@ -22,6 +22,7 @@ from pathlib import Path
 from types import FrameType, ModuleType, TracebackType
 from typing import Any, Final, NoReturn
 
+from pytest_promptfmt.core.errors import SettingsError
 from pytest_promptfmt.core.files import is_installed
 from pytest_promptfmt.core.limits import must_propagate
 from pytest_promptfmt.core.source_imports import syntax_tree
@@ -267,6 +268,16 @@ class _PackageFinder(MetaPathFinder):
         if package != self._package.name:
             return None
         return PathFinder.find_spec(fullname, [str(self._package.joinpath(*parts).parent)])
+
+
+def package_in(folder: Path, name: str) -> Path:
+    """Return the folder of a package in a checkout or an environment; raises SettingsError where it has none."""
+    roots = (folder, folder / "src", *sorted(folder.glob("lib/python*/site-packages")))
+    found = next((root / name for root in roots if (root / name).is_dir()), None)
+    if found is None:
+        hint = "name the top folder of a checkout or of an environment"
+        raise SettingsError(f"{folder} has no folder {name}", hint=hint)
+    return found.resolve()
 
 
 def use_package(folder: Path) -> None:

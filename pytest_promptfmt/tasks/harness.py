@@ -11,7 +11,7 @@ import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import cached_property, lru_cache
 from hashlib import blake2b
 from importlib.metadata import PackageNotFoundError, distributions, version
@@ -21,10 +21,10 @@ from typing import Any, Final, Literal, TypeVar
 
 from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.data_tables import data_table
-from pytest_promptfmt.core.errors import SettingsError
 from pytest_promptfmt.core.files import is_installed
 from pytest_promptfmt.core.release import OF_LMMS_EVAL, OLDEST, numbers_of
 from pytest_promptfmt.core.source_imports import syntax_tree
+from pytest_promptfmt.tasks.registrations import Registration, registered_in
 
 PACKAGES: Final = ("lm_eval", "lmms_eval")
 """The packages of harnesses that read lm-eval's YAML."""
@@ -46,7 +46,6 @@ _NAMED: Final = re.compile(rb"""(?m)^["']?(task|group|tag)["']?[ \t]*:[ \t]*([^\
 _INCLUDE: Final = re.compile(rb"""(?m)^["']?include["']?[ \t]*:[ \t]*([^\n]*(?:\n[ \t]*-[ \t][^\n]*)*)""")
 _WORD: Final = re.compile(rb"""[^\s,\[\]{}#"']+""")
 _VERSION: Final = re.compile(r"""(?m)^\s*(?:version|__version__)\s*=\s*["']([^"']+)["']""")
-_FORMATTING: Final = re.compile(r"#[^\n]*|[\s,\"'()]+")
 _MAX_INCLUDES: Final = 4
 
 _REGISTERING: Final[Mapping[str, str]] = {
@@ -57,21 +56,11 @@ _REGISTERING: Final[Mapping[str, str]] = {
 }
 """The modules that register things of each kind."""
 
+_SCORING: Final = ("filter", "metric", "aggregation")
+"""The kinds that read and score answers."""
+
 K = TypeVar("K")
 Kind = Literal["task", "group", "tag"]
-
-
-@dataclass(frozen=True, slots=True)
-class Registration:
-    """Where a harness registers a filter, metric, aggregation or task: the class or function, and its arguments.
-
-    `digest` is that of its code, without what formatters change.
-    """
-
-    file: Path
-    object: str
-    arguments: Mapping[str, Any]
-    digest: str = ""
 
 
 class Harness:
@@ -180,16 +169,13 @@ class Harness:
 
     def digest(self, paths: Iterable[str]) -> str:
         """Return the digest of what is in some of its files."""
-        made = blake2b(digest_size=16)
-        for path in paths:
-            made.update(b"\0" + self._read(Path(path)))
-        return made.hexdigest()
+        return _digest(self._read(Path(path)) for path in paths)
 
     def registrations(self, kind: str) -> Mapping[str, Registration]:
         """Return the filters, metrics, aggregations or tasks that its files register, by their names."""
         if kind not in self._registered:
             mark, paths = f"@register_{kind}(".encode(), reversed(self.registering(kind))  # the first file wins
-            found = (_registered_in(code, path, kind) for path in paths if mark in (code := self._read(path)))
+            found = (registered_in(code, path, kind) for path in paths if mark in (code := self._read(path)))
             self._registered[kind] = dict(chain.from_iterable(found))
         return self._registered[kind]
 
@@ -217,16 +203,33 @@ class Harness:
         code = (row["file"] for row in data_table("release_code").values())
         read = "tasks/__init__.py", *_CONFIGS, _GROUPS, *code
         yield from map(str, (*self._stating_release, *(self.folder / name for name in read), *self.registering("task")))
+        yield from self.registering_places
         if with_tasks:
             yield from map(str, self.files)
             yield from (f"{root}/" for root, _, _ in os.walk(self.tasks))
 
-    @property
+    @cached_property
+    def registering_places(self) -> frozenset[str]:
+        """Return the files that may register what scores answers, and their folders, with a slash."""
+        files = [path for kind in _SCORING for path in self.registering(kind)]
+        folders = {self.folder / "api", self.folder / "filters", *(path.parent for path in files)}
+        return frozenset({*map(str, files), *(f"{folder}/" for folder in folders)})
+
+    @cached_property
     def description(self) -> list[Any]:
         """Return what tasks and groups use of it besides its names, in JSON's types."""
         keys, classes = sorted(self.task_keys), sorted(self.registrations("task"))
         names = sorted(self.group_aggregations), sorted(self.singled_out_metrics)
-        return [str(self.folder), self.release, keys, *names, classes]
+        registered = ((kind, *each) for kind in _SCORING for each in sorted(self.registrations(kind).items()))
+        code = [(*names, replace(each, file=each.file.relative_to(self.folder))) for *names, each in registered]
+        return [
+            str(self.folder),
+            self.release,
+            keys,
+            *names,
+            classes,
+            _digest([repr(code).encode()]) if self.is_checkout else "",
+        ]
 
     @property
     def _stating_release(self) -> tuple[Path, ...]:
@@ -289,6 +292,10 @@ class Harness:
         return b""
 
 
+def _digest(contents: Iterable[bytes]) -> str:
+    return blake2b(b"".join(b"\0" + each for each in contents), digest_size=16).hexdigest()
+
+
 def _paths_by(pairs: Iterable[tuple[K, Path]]) -> Mapping[K, list[Path]]:
     found: dict[K, list[Path]] = {}
     for key, path in pairs:
@@ -297,31 +304,6 @@ def _paths_by(pairs: Iterable[tuple[K, Path]]) -> Mapping[K, list[Path]]:
 
 
 _named: Final[dict[Path, tuple[tuple[int, int], Sequence[tuple[Kind, str]], Sequence[str]]]] = {}
-
-
-@lru_cache(maxsize=64)
-def _registered_in(content: bytes, path: Path, kind: str) -> Sequence[tuple[str, Registration]]:
-    """Return the names that decorators of a module's classes and functions register, with where that is."""
-    found: list[tuple[str, Registration]] = []
-    with suppress(SyntaxError, ValueError, RecursionError):
-        nodes, lines = syntax_tree(content).body, content.splitlines(keepends=True)
-        for node in (each for each in nodes if isinstance(each, ast.ClassDef | ast.FunctionDef)):
-            for call in node.decorator_list:
-                if isinstance(call, ast.Call) and getattr(call.func, "id", "") == f"register_{kind}":
-                    given = {each.arg: each.value for each in call.keywords}
-                    plain = {k: v.value for k, v in given.items() if k is not None and isinstance(v, ast.Constant)}
-                    names = [each.value for each in call.args if isinstance(each, ast.Constant)]
-                    names += [plain[key] for key in (kind, "name") if key in plain]
-                    code = _FORMATTING.sub("", _source_of(node, lines)).encode()
-                    made = Registration(path, node.name, plain, blake2b(code, digest_size=6).hexdigest())
-                    found += [(str(name), made) for name in names]
-    return found
-
-
-def _source_of(node: ast.ClassDef | ast.FunctionDef, lines: Sequence[bytes]) -> str:
-    """Return the source of a top-level node; `ast.get_source_segment` splits the whole file again for each."""
-    last = node.end_lineno or node.lineno
-    return b"".join([*lines[node.lineno - 1 : last - 1], lines[last - 1][: node.end_col_offset]]).decode()
 
 
 def names_in(data: bytes) -> Iterator[tuple[Kind, str]]:
@@ -346,7 +328,13 @@ def _words(value: bytes) -> list[str]:
 def harness_around(folder: Path) -> Harness | None:
     """Return the harness in whose checkout a resolved folder is; None outside of one."""
     package = _package_around(folder, gate.allowed_folders())
-    return Harness(package, is_installed=False) if package is not None else None
+    return _harness_at(package) if package is not None else None
+
+
+@lru_cache(maxsize=64)
+def _harness_at(package: Path) -> Harness:
+    """Return the harness of a checkout; its files are read once for all of its tasks."""
+    return Harness(package, is_installed=False)
 
 
 @lru_cache(maxsize=4096)
@@ -363,6 +351,7 @@ def _package_around(folder: Path, limit: tuple[str, ...] | None) -> Path | None:
 def forget_places() -> None:
     """Search for harnesses again: an index of tasks knows those that are there when it is made."""
     _package_around.cache_clear()
+    _harness_at.cache_clear()
     _found_in.cache_clear()
 
 
@@ -432,16 +421,6 @@ def _found_in(_path: tuple[str, ...]) -> Harness | None:
                 found = Path(folder).resolve()
                 return _distributed(found) if is_installed(str(found)) else Harness(found, is_installed=True)
     return None
-
-
-def package_in(folder: Path, name: str) -> Path:
-    """Return the folder of a package in a checkout or an environment; raises SettingsError where it has none."""
-    roots = (folder, folder / "src", *sorted(folder.glob("lib/python*/site-packages")))
-    found = next((root / name for root in roots if (root / name).is_dir()), None)
-    if found is None:
-        hint = "name the top folder of a checkout or of an environment"
-        raise SettingsError(f"{folder} has no folder {name}", hint=hint)
-    return found.resolve()
 
 
 @lru_cache(maxsize=4)

@@ -125,10 +125,16 @@ class TaskIndex:
         return names, duplicates, errors, None if harness is None else harness.description
 
     @property
-    def outer(self) -> Harness | None:
-        """Return the harness if its files may change and are not all below the folders; they may define more names."""
+    def checkout(self) -> Harness | None:
+        """Return the harness if its files may change without its release."""
         harness = self._harness
-        return harness if harness is not None and harness.is_checkout and not self.covers(harness.folder) else None
+        return harness if harness is not None and harness.is_checkout else None
+
+    @property
+    def outer(self) -> Harness | None:
+        """Return the harness if its tasks may change, and are not below the folders: they define more names."""
+        checkout = self.checkout
+        return checkout if checkout is not None and not self.covers(checkout.tasks) else None
 
     @property
     def entries(self) -> Sequence[IndexEntry]:
@@ -147,8 +153,8 @@ class TaskIndex:
                 yield from (f"{root}/{name}" for name in files)
                 yield f"{root}/"
                 yield from (f"{root}/{name}/" for name in folders)  # a link to one is not gone into
-        if self._harness is not None and self._harness.is_checkout:
-            yield from self._harness.places(with_tasks=self.outer is not None)
+        if self.checkout is not None:
+            yield from self.checkout.places(with_tasks=self.outer is not None)
 
     def find(self, name: str) -> IndexEntry | None:
         """Return the entry of a task, group or tag, None when no file defines it."""

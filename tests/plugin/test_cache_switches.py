@@ -406,6 +406,20 @@ def test_the_keys_of_tasks_that_a_checkout_knows_are_an_input(checkout: Project)
     assert checkout.found("lm_eval/tasks/mine") == fresh != before
 
 
+def test_the_metrics_that_a_checkout_registers_are_an_input_of_all_tasks_with_the_same_prompts(
+    checkout: Project,
+) -> None:
+    metrics = "def register_metric(**_about):\n    return lambda function: function\n"
+    checkout.write("lm_eval/api/metrics.py", metrics)
+    for name in ("first", "second"):
+        checkout.task(f"lm_eval/tasks/mine/{name}.yaml", metric_list=[{"metric": "own"}])
+    checkout.settle()
+    before = [checkout.found("lm_eval/tasks/mine") for _ in range(3)][-1]
+    checkout.write("lm_eval/api/metrics.py", f"{metrics}\n@register_metric(metric='own')\ndef own(items):\n    ...\n")
+    fresh = checkout.found("lm_eval/tasks/mine", "--promptfmt-no-cache")
+    assert checkout.found("lm_eval/tasks/mine") == fresh != before
+
+
 def test_another_clone_of_a_checkout_has_the_same_outcomes(
     checkout: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

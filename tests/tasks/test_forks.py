@@ -102,6 +102,14 @@ def test_a_checkout_is_found_around_its_files_and_read_without_being_imported(tm
     assert harness_around(tmp_path.parent) is None
 
 
+def test_an_index_of_all_tasks_of_a_checkout_does_not_depend_on_their_snapshots(tmp_path: Path) -> None:
+    tasks = fork(tmp_path)
+    (tasks / "sums/__prompts__/metals").mkdir(parents=True)
+    index = TaskIndex([tasks])
+    assert index.outer is None
+    assert not [place for place in index.places() if "__prompts__" in place]
+
+
 def test_members_of_a_group_are_looked_up_in_the_checkout_around_it(tmp_path: Path) -> None:
     fork(tmp_path)
     write(tmp_path / "own", g="group: g\ntask: [metals, pair, counting, sums_all, no_such_task]\n")
@@ -437,6 +445,7 @@ def test_data_in_a_folder_that_is_made_elsewhere_leaves_synthetic_docs(tmp_path:
 def test_the_release_of_a_checkout_is_followed_and_named_where_its_prompts_differ(tmp_path: Path) -> None:
     def note(version: str) -> str:
         (tmp_path / "pyproject.toml").write_text(f'version = "{version}"\n', "utf-8")
+        forget_places()
         found = found_release(tmp_path)
         assert found == (version, "in this checkout")
         return release_note(Settings(rootdir=tmp_path, profiles=(), lm_eval=found[0], lm_eval_found=found[1]))

@@ -84,24 +84,25 @@ def _with_defaults(task: Task) -> Task:
     return replace(task, filter_list=filters if task.filter_list is None else task.filter_list, metric_list=metrics)
 
 
-def registering_files(task: Task) -> tuple[set[str], set[str]]:
-    """Return the files of a checkout that `with_registered` loads for a task, and all that could be such files."""
+def registering_files(task: Task, described: Harness | None) -> tuple[set[str], frozenset[str]]:
+    """Return the files of a checkout that `with_registered` loads for a task, and all that could be such files.
+
+    Those of the harness that is `described` elsewhere are left out of the second.
+    """
+    around = _checkout_around(task)
+    if around is None:
+        return set(), frozenset()
     names: dict[Kind, set[object]] = {
         "filter": {step.get("function") for each in task.filter_list or () for step in each.get("filter") or ()},
         "metric": {each.get("metric") for each in task.metric_list or () if isinstance(each, Mapping)},
         "aggregation": {each.get("aggregation") for each in task.metric_list or () if isinstance(each, Mapping)},
     }
-    code, others = set[str](), set[str]()
+    code = set[str]()
     for kind, named in names.items():
-        around = _checkout_around(task) if named else None
-        texts = {name for name in named if isinstance(name, str)}
-        unknown = {name for name in texts if name not in _OURS[kind] or _is_changed(around, kind, name)}
-        if around is not None and unknown:
-            found = around.registrations(kind)
-            code |= {str(found[name].file) for name in unknown & found.keys()}
-            others |= {str(path) for path in around.registering(kind)}
-            others |= {f"{around.folder}/{folder}/" for folder in ("api", "filters")}
-    return code, others
+        found = around.registrations(kind) if named else {}
+        texts = {name for name in named if isinstance(name, str) and name in found}
+        code |= {str(found[name].file) for name in texts if name not in _OURS[kind] or _is_changed(around, kind, name)}
+    return code, frozenset() if around is described else around.registering_places
 
 
 def _checkout_around(task: Task) -> Harness | None:
