@@ -245,12 +245,29 @@ def display_path(path: Path | str) -> str:
     return absolute.replace(os.sep, "/")
 
 
+_CLOSE: Final = 0.6
+"""The ratio of similar letters from which a name may be meant."""
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str | None:
     """Return `did you mean 'x'?` for the closest known name, or None when none is close."""
     import difflib  # only when a message needs it: this module is imported at every pytest start
 
-    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
-    return f"did you mean {close[0]!r}?" if close else None
+    # As `difflib.get_close_matches` with one result, but the slow ratio only of names that may still be the closest.
+    matcher = difflib.SequenceMatcher(b=name)
+    bounds: list[tuple[float, str]] = []
+    for each in known:
+        matcher.set_seq1(each)
+        if matcher.real_quick_ratio() >= _CLOSE and (bound := matcher.quick_ratio()) >= _CLOSE:
+            bounds.append((bound, each))
+    found: list[tuple[float, str]] = []
+    for bound, each in sorted(bounds, reverse=True):
+        if found and bound < found[0][0]:
+            break
+        matcher.set_seq1(each)
+        if (ratio := matcher.ratio()) >= _CLOSE:
+            found = [max(*found, (ratio, each), (0.0, ""))]
+    return f"did you mean {found[0][1]!r}?" if found else None
 
 
 def is_misspelt(name: str, known: Iterable[str]) -> bool:
