@@ -346,11 +346,11 @@ class WatchedFiles:
         counted = ["matched" for _ in shown["counted"]] if seen["wrote"] else shown["counted"]
         if not watched.results.add(name_of(item), {**shown, "counted": counted, "introduces": introduces}):
             watched.refuse("a test that ran twice")
-        lock = str(watched.settings.rootdir / LOCK_NAME)  # it explains tokens that differ
-        if not is_quiet(shown):
-            watched.paths.add(lock)
-        outcomes = [mapping(report.get("promptfmt")) for report in shown["reports"]]
-        if any(outcome.get("category") == "renamed" for outcome in outcomes):
+        lock = str(watched.settings.rootdir / LOCK_NAME)
+        categories = {mapping(report.get("promptfmt")).get("category") for report in shown["reports"]}
+        if "changed" in categories:
+            watched.paths.add(lock)  # it explains tokens that differ
+        if "renamed" in categories:
             watched.refuse("a snapshot that was found under another name")
         watched.asked.update((str(question), str(about)) for question, about in seen["asked"])
         for file, paths, reason in seen["files"]:
