@@ -42,6 +42,12 @@ _KEY_LENGTH: Final = 20
 """Hexadecimal characters of the digest that is the key of an input."""
 
 _PATIENCE_SECONDS: Final = 2.0
+_WRITING_SECONDS: Final = 60.0
+"""The times to wait for another process that writes: a run without a cache is as good, but its outcomes cost minutes.
+
+Two workers of xdist write at the same time, each for seconds if it ran thousands of files.
+"""
+
 _KEPT_SECONDS: Final = 90 * 24 * 3600
 """The age of a store that is removed when another folder gets its first one."""
 
@@ -206,11 +212,12 @@ class Store:
             self._reading = None
 
     def _write(self) -> None:
-        if os.path.lexists(self._path) and not (self._is_ours() and self._is_whole()):
+        patience = _WRITING_SECONDS
+        if os.path.lexists(self._path) and not (self._is_ours() and self._is_whole(patience)):
             self._path.unlink()
         self._path.parent.mkdir(parents=True, exist_ok=True)
         os.close(os.open(self._path, os.O_CREAT | os.O_RDWR | getattr(os, "O_NOFOLLOW", 0), 0o600))
-        with contextlib.closing(self._connect("rwc")) as connection, connection:
+        with contextlib.closing(self._connect("rwc", patience)) as connection, connection:
             connection.execute("BEGIN IMMEDIATE")
             if not _has_schema(connection):
                 connection.execute(_SCHEMA)
@@ -222,11 +229,15 @@ class Store:
             connection.executemany("DELETE FROM rows WHERE kind LIKE '% ' || ?", [(each,) for each in self._forgotten])
             connection.executemany("INSERT OR REPLACE INTO rows VALUES (?, ?, ?)", kept)
 
-    def _is_whole(self) -> bool:
-        """Return whether the file has the one table that this version writes; raises sqlite3.Error while it is busy."""
+    def _is_whole(self, patience: float) -> bool:
+        """Return whether the file has the one table that this version writes, or nothing: another run begins it.
+
+        Raises sqlite3.Error while it is busy.
+        """
         try:
-            with contextlib.closing(self._connect("ro")) as connection:
-                return _has_schema(connection) and connection.execute("PRAGMA quick_check(1)").fetchone() == ("ok",)
+            with contextlib.closing(self._connect("ro", patience)) as connection:
+                is_ours = _has_schema(connection) or _is_empty(connection)
+                return is_ours and connection.execute("PRAGMA quick_check(1)").fetchone() == ("ok",)
         except _DAMAGE as error:
             if getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
                 raise
@@ -236,7 +247,7 @@ class Store:
         if not self._is_ours():
             return None
         try:
-            connection = self._connect("ro")
+            connection = self._connect("ro", _PATIENCE_SECONDS)
         except _DAMAGE:
             return None
         with contextlib.suppress(*_DAMAGE):
@@ -245,10 +256,8 @@ class Store:
         connection.close()
         return None
 
-    def _connect(self, mode: str) -> sqlite3.Connection:
-        connection = sqlite3.connect(
-            f"{self._path.absolute().as_uri()}?mode={mode}", uri=True, timeout=_PATIENCE_SECONDS
-        )
+    def _connect(self, mode: str, patience: float) -> sqlite3.Connection:
+        connection = sqlite3.connect(f"{self._path.absolute().as_uri()}?mode={mode}", uri=True, timeout=patience)
         connection.text_factory = lambda data: data.decode("utf-8", "replace")
         connection.execute("PRAGMA trusted_schema = OFF")
         connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MOST_BYTES_OF_ROW)
@@ -329,6 +338,11 @@ def _has_schema(connection: sqlite3.Connection) -> bool:
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     found = connection.execute("SELECT type, sql FROM sqlite_master LIMIT 2").fetchall()
     return version == VERSION and found == [("table", _SCHEMA)]
+
+
+def _is_empty(connection: sqlite3.Connection) -> bool:
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    return version == 0 and connection.execute("SELECT type FROM sqlite_master LIMIT 1").fetchone() is None
 
 
 def as_json(content: object) -> str:

@@ -7,6 +7,7 @@ import os
 import sqlite3
 import zlib
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
@@ -142,7 +143,7 @@ def test_a_row_whose_text_is_damaged_costs_no_other_row(tmp_path: Path) -> None:
 
 def test_a_store_that_another_run_writes_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = written(tmp_path)
-    monkeypatch.setattr("pytest_promptfmt.inputs.store._PATIENCE_SECONDS", 0.01)
+    monkeypatch.setattr("pytest_promptfmt.inputs.store._WRITING_SECONDS", 0.01)
     with contextlib.closing(sqlite3.connect(path)) as connection:
         connection.execute("BEGIN EXCLUSIVE")
         inode = path.stat().st_ino
@@ -151,3 +152,23 @@ def test_a_store_that_another_run_writes_is_left_alone(tmp_path: Path, monkeypat
         store.write()
     assert path.stat().st_ino == inode
     assert known(tmp_path) == {"t.yaml": {"is": "ours"}}
+
+
+def test_a_run_waits_for_another_one_that_begins_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pytest_promptfmt.inputs.store._PATIENCE_SECONDS", 0.0)  # only reading gives up
+    store = Store(tmp_path)
+    store.put("outcomes", "u.yaml", [1])
+    path = tmp_path / FILE_NAME
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        other.execute(ROWS)
+        other.execute("INSERT INTO rows VALUES ('outcomes', 't.yaml', '2')")
+        other.execute(f"PRAGMA user_version = {VERSION}")
+        inode = path.stat().st_ino
+        writing = Thread(target=store.write)
+        writing.start()
+        writing.join(0.2)
+        other.execute("COMMIT")
+        writing.join()
+    assert path.stat().st_ino == inode
+    assert known(tmp_path) == {"t.yaml": 2, "u.yaml": [1]}
