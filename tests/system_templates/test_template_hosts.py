@@ -506,7 +506,7 @@ def test_an_empty_list_of_tools_is_no_tool() -> None:
 
 def test_a_result_as_json_text_is_encoded_once() -> None:
     encoded = template("(message.content | tojson if message.role == 'tool' else message.content or '')")
-    message = "a tool result as JSON text is encoded as JSON again"
+    message = "a tool result that is JSON text is encoded as JSON again"
     assert severities(check_template(encoded), "PF438")[message] == "warning"
     keyed = encoded.replace("message.content | tojson", "'{\"content\": ' + message.content | tojson + '}'")
     assert severities(check_template(keyed), "PF438")[message] == "info"
