@@ -54,6 +54,7 @@ from pytest_promptfmt.core.errors import (
 from pytest_promptfmt.core.limits import time_limit
 from pytest_promptfmt.core.task import UNSET
 from pytest_promptfmt.study import Study
+from pytest_promptfmt.study.gold import is_test
 from pytest_promptfmt.study.scoring import ExpectedCompletion, Scoring, expected_failures, unmet_expectations
 from pytest_promptfmt.tasks import FilterPipeline, Question
 
@@ -256,6 +257,7 @@ class _Battery(Subject):
             or (REASONING.search(self.prompt) and not shots)
             or (asks_another_form(self.prompt) and not shots)
             or any(len(text.split()) > SHORT_WORDS for text in shots)
+            or any(map(is_test, own))
         )
         one = len(self.chain.pipelines) == 1
         shown = {pipeline.name for pipeline in self.chain.pipelines if self.shows_form(pipeline)}

@@ -30,6 +30,9 @@ from pytest_promptfmt.study.scoring import token_budget
 from pytest_promptfmt.tasks import looks_for_answers
 
 _TEXT: Final = pattern("asked_places", "text")
+_READERS: Final = frozenset({"multi_choice_regex", "regex"})
+"""Filters that read an answer from a completion."""
+
 _PIECE: Final = re.compile(r"\{\{-? *(\w+) *\[ *[\d+:-][\d +:-]*\]")
 """A column of which an index or a slice is printed."""
 
@@ -137,19 +140,29 @@ def _letter_and_text(page: Page) -> Iterator[str]:
 @query("PF509", "", generating, at="filter_list")
 def _vote_and_repeats(study: Study) -> Iterator[Finding]:
     """Report a majority vote over a single completion, or repeats that are all equal or not used."""
-    named = [step.get("function") for one in study.task.filter_list or () for step in one.get("filter") or ()]
+    pipelines = [[step.get("function") for step in one.get("filter") or ()] for one in study.task.filter_list or ()]
+    named = [name for pipeline in pipelines for name in pipeline]
     repeats, kwargs = study.task.repeats or 1, study.task.generation_kwargs or {}
     is_greedy = kwargs.get("do_sample") is False or kwargs.get("temperature") == 0
     if repeats == 1 and "majority_vote" in named:
         yield finding(
             "a majority vote has only one completion to count", f"the filter is majority_vote, but repeats is {repeats}"
         )
+    elif reader := next(filter(None, map(_read_after_vote, pipelines)), None):
+        do, saw = "put the vote after the filter that reads the answer", f"majority_vote is before {reader}"
+        yield finding("the majority vote compares whole completions, not answers", saw, do=do)
     elif repeats == 1 and kwargs.get("do_sample") is True and not kwargs.keys() & _HOW_DRAWN:
         yield finding("an answer is sampled, but no temperature is set", "do_sample: true", "generation_kwargs")
     elif repeats > 1 and (is_greedy or not kwargs.keys() & {"do_sample", "temperature"}):
         yield finding("all repeats are equal, because the model does not sample", f"repeats is {repeats}", "repeats")
     elif repeats > 1 and words("reading_filters") >= {*named} and "take_first" in named and not study.has_own_scorer:
         yield finding("only the first of several completions is scored", f"repeats is {repeats}", "repeats")
+
+
+def _read_after_vote(filters: Sequence[str]) -> str | None:
+    """Return the filter that reads the answer, where that comes after a majority vote."""
+    later = filters[filters.index("majority_vote") :] if "majority_vote" in filters else ()
+    return next((name for name in later if name in _READERS), None)
 
 
 @query("PF714", "the gold answer begins in the middle of a word of its column", _compared_golds, at="doc_to_target")

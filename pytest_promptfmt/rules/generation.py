@@ -31,7 +31,7 @@ from pytest_promptfmt.rules.rule_views import (
     words,
 )
 from pytest_promptfmt.rules.stops import UNTIL
-from pytest_promptfmt.study.gold import accepted_texts
+from pytest_promptfmt.study.gold import accepted_texts, gold_kind
 from pytest_promptfmt.study.scoring import BUDGETS, token_budget
 from pytest_promptfmt.tasks import METRICS, looks_for_answers
 
@@ -79,9 +79,10 @@ def stop_cuts_answer(study: Study) -> Iterator[Finding]:
     if not study.generates:
         return
     prefix = str(study.task.gen_prefix or "")
+    are_shown = study.shots > 0 or gold_kind(study) != "tests"  # an example with tests as its answer is never meant
     shown = [
         (instance.index, ((shot.answer or "").removeprefix(prefix),))  # which is not generated
-        for instance in study.demonstrated[:1]
+        for instance in (study.demonstrated[:1] if are_shown else ())
         for shot in shots_of(instance)
     ]
     golds: list[tuple[int, Sequence[str]]] = []

@@ -317,7 +317,7 @@ def _options_not_shown(page: Page) -> Iterator[Finding]:
     else:
         scored = {str(request.continuation).strip() for request in instance.requests}
     is_fixed = isinstance(study.written.doc_to_choice, list) and len(scored) > 1 and study.shots == 0
-    labels = {*_LETTERS, *(_DIGITS if is_fixed else "")}
+    labels = {*_LETTERS, *(_DIGITS if is_fixed and not study.generates else "")}
     if not scored or not scored <= labels or any(re.search(_LISTED.format(one), text) for one in scored):
         return
     if _ASKS_LETTER.search(text):

@@ -21,7 +21,7 @@ from pytest_promptfmt.rules.extraction import scored_answers
 from pytest_promptfmt.rules.options import template_names
 from pytest_promptfmt.rules.page import error_query, query, task
 from pytest_promptfmt.rules.rule_registry import also
-from pytest_promptfmt.rules.rule_views import compares_whole, finding, warning, words
+from pytest_promptfmt.rules.rule_views import compares_whole, finding, shots_of, warning, words
 from pytest_promptfmt.rules.smoke import scoring_failure, scoring_fix
 from pytest_promptfmt.study.gold import accepted_texts, gold_kind, has_constant_target
 from pytest_promptfmt.tasks import METRICS, harness_around, score_doc
@@ -318,7 +318,7 @@ def worse_scores_more(study: Study) -> Iterator[Finding]:
             continue
         # of several, each may judge other docs; without few-shot examples, a target may only be there to be shown
         is_lost = all(each <= 0 for each in signed) and (any(each < 0 for each in signed) or len(differences) == 1)
-        if is_lost and (study.shots or not _has_other_gold(study, trials, name)):
+        if is_lost and (_shows_gold_alone(study, asked) or not _has_other_gold(study, trials, name)):
             saw = (
                 f"{name} of the gold answer is {'worse than' if any(signed) else 'the same as'} that of a wrong answer"
             )
@@ -333,12 +333,21 @@ def worse_scores_more(study: Study) -> Iterator[Finding]:
             yield warning(message, saw, scored_by(trials), lost[0].instance)
 
 
+def _shows_gold_alone(study: Study, trials: Sequence[AnswerTrial]) -> bool:
+    """Return whether a few-shot example answers as shortly as the gold answers are."""
+    longest = max((len(trial.gold.split()) for trial in trials), default=0)
+    shots = [shot for instance in study.with_shots[:1] if study.shots for shot in shots_of(instance)]
+    return any(len((shot.answer or "").split()) <= longest for shot in shots)
+
+
 def _has_other_gold(study: Study, trials: Trials, metric: str) -> bool:
     """Return whether a column that the target does not name scores 1 in every doc, and nonsense 0.
 
     Alone, or before the gold answer, which may be the body of a function whose head is in the column.
     """
-    columns = {*study.docs.columns} - template_names(study.written.doc_to_target) if study.docs is not None else set()
+    target = str(study.written.doc_to_target)
+    named = () if "few_shot" in target else template_names(target)  # then one of them is for few-shot examples
+    columns = {*study.docs.columns}.difference(named) if study.docs is not None else set()
 
     def score(trial: AnswerTrial, text: str) -> object:
         return (_values(trials, trial, text) or {}).get(metric)

@@ -231,6 +231,11 @@ def control_character(study: Study) -> Iterator[Finding]:
         found = _CONTROL.search(text)
         if found is not None:
             yield finding(f"the text contains the control character U+{ord(found[0]):04X}", around(text, found), keys)
+    made = _CONTROL.search(study.own_text) if study.asks_by_code and not study.has_guessed_text else None
+    if made is not None and made[0] not in "".join(map(str, study.instances[0].doc.values())):
+        message = f"Python code prints the control character U+{ord(made[0]):04X}"
+        do = 'double the backslash, or write r"…", in the code'
+        yield finding(message, around(study.own_text, made), ("doc_to_text",), do=do)
 
 
 @rule("PF129", "unknown-decontamination-column", severity=Severity.WARNING, family=Family.TEMPLATES)

@@ -32,9 +32,14 @@ def _kind(study: Study) -> GoldKind:
     if study.has_choices:
         return "choice"
     targets = [instance.target for instance in study.instances]
-    if study.has_own_scorer and any(isinstance(target, str) and _TESTS.search(target) for target in targets):
+    if study.has_own_scorer and any(map(is_test, targets)):
         return "tests"
     return "texts" if targets and isinstance(targets[0], list) else "text"
+
+
+def is_test(target: object) -> bool:
+    """Return whether a target is Python code that tests what was generated."""
+    return isinstance(target, str) and _TESTS.search(target) is not None
 
 
 def has_constant_target(study: Configuration) -> bool:
