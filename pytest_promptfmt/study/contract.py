@@ -45,6 +45,8 @@ _IN_ANGLES: Final = re.compile(r"<[^\W\d_][\w -]{2,40}>(?=[\"'”.。]?\s*$)")
 _AFTER: Final = 20
 """Characters after the beginning of an answer within which the answer is named."""
 
+_EXAMPLE: Final = re.compile(r"\b(?:e\.g\.|for example|such as|like),? ", re.IGNORECASE)
+_LABEL: Final = re.compile(r"(?:[A-J]|\d+)(?=[\s.,;]|\Z)")
 _SENTENCE_REST: Final = re.compile(r"[^\n.!?。！？]{0,40}")
 
 
@@ -80,6 +82,7 @@ def contract_of(text: str) -> Contract:
     ]
     found += _keyed(text) if not found else []
     found += _unquoted(text) if not found else []
+    found += _exemplified(text) if not found else []
     found += _bracketed(text) if not found else []
     found += _solved(text)
     wrapped = list({(one.before, one.after): one for one in reversed(found)}.values())[::-1]
@@ -271,6 +274,16 @@ def _unquoted(text: str) -> Iterator[AskedForm]:
         held = re.compile(re.escape(place[0])).search(said)
         if held is not None:
             yield _of_place("sentence", said, held, start)
+
+
+def _exemplified(text: str) -> Iterator[AskedForm]:
+    """Yield the sentence that is shown with an example answer: `e.g. Final Answer: A`."""
+    for match in _EXAMPLE.finditer(text):
+        cue = _cues().match(text, match.end())
+        answer = _LABEL.match(text, cue.end()) if cue is not None else None
+        if cue is not None and answer is not None and asks(text, match.start()):
+            yield AskedForm(form="sentence", before=cue[0], said=f"{cue[0]}{answer[0]}", start=cue.start())
+            return
 
 
 @cache
