@@ -183,7 +183,7 @@ def test_errors_fail_with_place_and_fix_and_are_reported_once(tmp_path: Path) ->
     assert ": error: PF203 " in done.stdout
     assert "in 3 tasks" in done.stdout
     assert "3 failed" in done.stdout
-    assert "2 of them repeats of a failure above" in done.stdout
+    assert "2 of them for the same cause as a failure above" in done.stdout
 
 
 @pytest.mark.parametrize("workers", ["0", "2"])

@@ -55,7 +55,7 @@ def scoring_findings(folder: Path, text: str, *, docs: str = DOCS, trusted: bool
 @pytest.mark.parametrize(
     ("text", "line", "saw"),
     [
-        ("filter_list: [{name: a, filter: [{function: take_frist}]}]", 6, "there is no filter 'take_frist'"),
+        ("filter_list: [{name: a, filter: [{function: take_frist}]}]", 6, "unknown filter 'take_frist'"),
         (
             "filter_list:\n- {name: a, filter: [{function: regex, regex_pattern: '(open'}]}",
             7,
@@ -80,7 +80,7 @@ def test_what_fails_with_any_docs_is_reported(tmp_path: Path, docs: str, text: s
     [
         ("process_results: !function helper.crashes", "ZeroDivisionError"),
         ("process_results: !function helper.asks_for_a_column", "KeyError: 'chocies'"),
-        ("process_results: !function helper.gives_no_mapping", "must give a mapping, not float"),
+        ("process_results: !function helper.gives_no_mapping", "must return a mapping, not float"),
         ("filter_list: [{name: a, filter: [{function: multi_choice_regex}]}]", "KeyError: 'choices'"),
         ("doc_to_choice: [iron, gold]", "TypeError: list indices must be integers"),
         ("metric_list: [{metric: bleu, aggregation: mean}]", "TypeError"),
