@@ -151,7 +151,7 @@ def test_the_comment_says_what_changed_against_the_base_and_every_step_to_pass(r
     assert said[0] == "([this run](https://example.org/run) keeps the patch and a report):"
     steps_said = [line for line in said if line.startswith("- ")]
     assert "PF201" in steps_said[0]
-    assert "An update of snapshots does not fix findings" in steps_said[0]
+    assert "--snapshot-update does not fix findings" in steps_said[0]
     assert "git apply promptfmt/accept.patch" in steps_said[-1]
     assert (
         compare_and_comment(file, commenting, repository, BASE="HEAD", **before | {"OUTCOME": "success"}).returncode

@@ -85,7 +85,7 @@ def test_the_gallery_passes_without_a_slice(without: Path) -> None:
 def test_asking_a_model_without_the_slice_ends_with_one_message(without: Path) -> None:
     done = python(without, "-m", "pytest", "--promptfmt", "--promptfmt-model", "tiny", "tasks")
     assert done.returncode == pytest.ExitCode.USAGE_ERROR
-    said = "--promptfmt-model needs pytest_promptfmt.models, which this installation lacks"
+    said = "--promptfmt-model needs pytest_promptfmt.models, which is not installed"
     assert done.stderr.strip() == f"ERROR: promptfmt: {said}"
 
 

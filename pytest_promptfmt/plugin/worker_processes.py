@@ -153,10 +153,10 @@ def error_of(name: str, lost: Lost, position: Position | None) -> LimitExceededE
         text = f"{name} did not run: no worker can be started ({reason})"
         hint = "raise the limits of open files and processes (ulimit), or use fewer workers (--promptfmt-workers)"
     elif lost.status < 0:
-        text = f"{name} ended the process that it ran in, by signal {-lost.status}"
+        text = f"{name} ended its worker process (signal {-lost.status})"
         hint = "look for native code that crashes"
     else:
-        text, hint = f"{name} ended the process that it ran in, with exit status {lost.status}", "look for os._exit"
+        text, hint = f"{name} ended its worker process (exit status {lost.status})", "look for os._exit"
     return LimitExceededError(text, position=position, hint=hint)
 
 

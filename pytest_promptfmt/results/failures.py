@@ -202,15 +202,15 @@ def recording_lines(who: str, replay: Replay, verdict: Verdict) -> Iterator[str]
 
 
 def differing_verdicts(replay: Replay) -> str:
-    """Return how many verdicts differ from those of the recording, with the first of them."""
+    """Return how many verdicts differ from the recorded ones, with the first of them."""
     first = replay.changes[0]
-    counted = f"{replay.changed:,} of {replay.verdicts:,} verdicts differ from those of the recording"
+    counted = f"{replay.changed:,} of {replay.verdicts:,} verdicts differ from the recorded ones"
     return f"{counted}, such as record {first.number}: {first.was} → {first.now}"
 
 
 def _recorded_differently(replay: Replay) -> Iterator[str]:
     if replay.changed:
-        yield f"{replay.changed:,} of {replay.verdicts:,} verdicts differ from those of the recording:"
+        yield f"{replay.changed:,} of {replay.verdicts:,} verdicts differ from the recorded ones:"
     for change in replay.changes[:LINES]:
         yield f"  record {change.number}, doc {change.doc_index}, {change.pipeline}: {change.was} → {change.now}"
     if replay.changed > LINES:

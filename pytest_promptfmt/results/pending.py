@@ -131,7 +131,7 @@ def read_edits(path: Path, top: Path) -> list[Edit]:
         try:
             edits.append(_edit(json.loads(line), top))
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            hint = "--promptfmt-write pending=FILE writes such files"
+            hint = "to write such a file, use --promptfmt-write pending=FILE"
             raise SettingsError(
                 "not a line of pending snapshots", position=Position(path, number), hint=hint
             ) from error

@@ -96,13 +96,13 @@ def test_what_the_recording_tells_counts_until_there_is_a_snapshot(pytester: pyt
     result.stdout.fnmatch_lines(
         [
             "*there is no snapshot yet; 1 of 2 verdicts changed; 1 right, 1 wrong, 0 not extracted",
-            "1 of 2 verdicts differ from those of the recording:",
+            "1 of 2 verdicts differ from the recorded ones:",
             "  record 1, doc 9, strict: '10', right → '1', wrong",
         ]
     )
     accepted = run(pytester, "--snapshot-update")
     accepted.assert_outcomes(passed=1, deselected=3, warnings=1)
-    accepted.stdout.fnmatch_lines(["*1 of 2 verdicts differ from those of the recording, such as record 1:*"])
+    accepted.stdout.fnmatch_lines(["*1 of 2 verdicts differ from the recorded ones, such as record 1:*"])
 
 
 def test_bad_records_are_told_by_number_and_the_others_count(pytester: pytest.Pytester) -> None:

@@ -14,7 +14,7 @@ from pytest_promptfmt.tasks.scoring.results import Question, process_results
 
 def test_a_metric_without_any_aggregation_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "evaluate", None)  # which would look for it on a hub
-    with pytest.raises(ScoringError, match="no aggregation"):
+    with pytest.raises(ScoringError, match="set `aggregation` for the metric"):
         metrics_of(Task(name="t", metric_list=[{"metric": "exact_mach"}]))
 
 

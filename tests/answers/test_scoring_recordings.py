@@ -147,9 +147,12 @@ def test_lines_that_would_break_a_reader_are_bad_records(tmp_path: Path) -> None
         ('{"doc": 0, "completion": "x", "pipeline": [1], "expected": "42"}', "`pipeline` is"),
         ('{"doc": 0, "completion": "x", "correct": "no"}', "`correct` is 'no'"),
         ('{"doc_id": 0, "resps": [["x"]], "filtered_resps": ["x"], "filter": {"a": 1}}', "`filter` is"),
-        ('{"doc_id": 0, "resps": [["x"]], "filtered_resps": ["x"], "metrics": 5}', "not a line of --log_samples"),
-        ('{"kind": "generate", "key": "k", "text": "x", "doc": true}', "missing generated text or index"),
-        ('{"kind": "generate", "key": "k", "text": null, "doc": 0}', "missing generated text or index"),
+        (
+            '{"doc_id": 0, "resps": [["x"]], "filtered_resps": ["x"], "metrics": 5}',
+            "not a line of lm-eval's --log_samples",
+        ),
+        ('{"kind": "generate", "key": "k", "text": "x", "doc": true}', "no generated text, or no number"),
+        ('{"kind": "generate", "key": "k", "text": null, "doc": 0}', "no generated text, or no number"),
         ("\x00", "invalid JSON"),
     ],
 )

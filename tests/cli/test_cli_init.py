@@ -178,7 +178,7 @@ def test_a_fork_of_a_harness_is_green_on_its_first_day_and_new_mistakes_are_red(
     done = promptfmt(tmp_path, "init", "--action", "somebody/pytest-promptfmt@0123456789abcdef0123456789abcdef01234567")
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("a checkout of lm-eval 0.4.9\n")
-    assert "To adopt tasks: pytest --promptfmt PATH --snapshot-update" in done.stdout
+    assert "To write snapshots for some tasks: pytest --promptfmt PATH --snapshot-update" in done.stdout
     settings = yaml.safe_load((tmp_path / "promptfmt.yaml").read_text("utf-8"))
     assert settings["paths"] == ["lm_eval/tasks/old"]
     workflow = yaml.safe_load((tmp_path / ".github/workflows/prompts.yaml").read_text("utf-8"))

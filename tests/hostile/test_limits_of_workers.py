@@ -58,7 +58,7 @@ def test_code_that_ends_its_process_costs_nobody_else_anything(project: Project)
     project.task("other.yaml")
     found, said = outcomes(project, "--snapshot-update")
     assert found == {"failed": 1, "passed": 1}
-    assert "leaving::snapshot[plain] ended the process that it ran in, by signal 11" in said
+    assert "leaving::snapshot[plain] ended its worker process (signal 11)" in said
 
 
 def test_filters_that_backtrack_have_a_budget_together(project: Project) -> None:
@@ -75,7 +75,7 @@ def test_filters_that_backtrack_have_a_budget_together(project: Project) -> None
     ("body", "said"),
     [
         ("while True: pass", "did not finish within 1 s of processor time"),
-        ("import ctypes; ctypes.string_at(0)", "ended the process that it ran in, by signal 11"),
+        ("import ctypes; ctypes.string_at(0)", "ended its worker process (signal 11)"),
         ("kept = []\nwhile True: kept.append([0] * 10**6)", "took more than 300 MB of memory"),
     ],
 )
@@ -104,7 +104,7 @@ def test_tokenizers_that_fail_have_a_budget_together(project: Project) -> None:
     result = project.run(*options)
     assert result.parseoutcomes() == {"failed": 1, "skipped": 2}
     assert (
-        "tokenizers that were not loaded, because failing tokenizers used up the time for loading"
+        "the tokenizer was not loaded, because other tokenizers, which failed, had used all the time for loading"
         in result.stdout.str()
     )
 

@@ -197,7 +197,7 @@ def test_a_recording_is_replayed_without_the_model_until_the_prompt_changes(pyte
     task(pytester, CHOICE.replace("Question:", "Q:"))
     result = run(pytester, model="replay:answers.jsonl")
     result.assert_outcomes(passed=1, failed=1)
-    result.stdout.fnmatch_lines(["*no recording of this prompt*has changed since 'tiny' was recorded*"])
+    result.stdout.fnmatch_lines(["*has no answer for this prompt*it changed after 'tiny' was recorded*"])
 
 
 def test_what_is_recorded_is_not_asked_again(pytester: pytest.Pytester) -> None:
@@ -245,7 +245,7 @@ def test_a_model_that_cannot_be_loaded_fails_each_task_with_one_message(pytester
     [
         ("[0.5]", "metadata.promptfmt.model is"),
         ("{mas: 1}", "did you mean 'mass'"),
-        ("{mass: 2}", "a share from 0 to 1"),
+        ("{mass: 2}", "a number from 0 to 1"),
     ],
 )
 def test_thresholds_that_make_no_sense_are_reported_with_their_place(

@@ -268,7 +268,7 @@ def test_a_model_that_gives_no_numbers_is_reported(tmp_path: Path, asks: list[As
 def test_a_tokenizer_of_another_model_is_reported(tiny: Any, asks: list[Ask]) -> None:
     size = tiny._model.get_input_embeddings().num_embeddings
     strange = replace(asks[0], continuation_ids=(size,))
-    with pytest.raises(ModelError, match=f"gives the id {size}, but the model tiny has only {size} embeddings"):
+    with pytest.raises(ModelError, match=f"uses the id {size}, but the model tiny has only {size} embeddings"):
         list(tiny.loglikelihood([strange]))
     with pytest.raises(ModelError, match="use the model's own tokenizer"):
         list(tiny.generate([replace(asks[0], context_ids=(size,), continuation=None)]))

@@ -181,5 +181,5 @@ def test_a_baseline_that_cannot_be_read_is_one_message(project: Project, content
 
 def test_an_update_without_a_baseline_is_refused(project: Project) -> None:
     result = project.run("--promptfmt-baseline-update", "prune")
-    assert "has no baseline to update" in result.stderr.str()
+    assert "needs a baseline file" in result.stderr.str()
     assert not Path(project.root / "baseline.jsonl").exists()

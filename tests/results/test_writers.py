@@ -68,7 +68,7 @@ def test_our_own_writers_go_by_the_names_of_their_options(project: Project) -> N
             "teletype=x",
             "there is no output 'teletype'\n  hint: known: patch, pending, json, markdown, sarif, html, next-steps",
         ),
-        ("json", "--promptfmt-write 'json' names no file\n  hint: give a writer and a file"),
+        ("json", "--promptfmt-write 'json' names no file\n  hint: write WRITER=FILE"),
         ("missing=x", "the writer 'missing' of tables:nothing cannot be imported"),
     ],
 )

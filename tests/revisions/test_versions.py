@@ -125,9 +125,9 @@ def test_two_versions_of_a_file_are_raised_where_they_are(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("one: &n 1\nversion: *n\n", "not a number that can be raised"),
-        ("one: 1\nversion: spring\n", "not a number that can be raised"),
-        ("one: 1\nversion: [\n", "not a number that can be raised"),
+        ("one: &n 1\nversion: *n\n", "not a number, so it cannot be raised"),
+        ("one: 1\nversion: spring\n", "not a number, so it cannot be raised"),
+        ("one: 1\nversion: [\n", "not a number, so it cannot be raised"),
         (None, "the version cannot be raised: "),
     ],
 )

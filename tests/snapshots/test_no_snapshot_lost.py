@@ -297,7 +297,7 @@ def test_missing_snapshots_fail_and_are_written_by_either_update(suite: Suite) -
 
 
 DAMAGES: dict[str, Callable[[bytes], bytes]] = {
-    "line ends were converted": lambda content: content.replace(b"\n", b"\r\n"),
+    "line endings were converted": lambda content: content.replace(b"\n", b"\r\n"),
     "merge conflict": lambda content: content.replace(b"doc 1", b"<<<<<<< HEAD\ndoc 1"),
     "edited by hand": lambda content: content.replace(b"Answer", b"Answr"),
     "truncated": lambda content: content[: content.rindex(b"end:")],

@@ -106,7 +106,7 @@ def damaged(old: str, new: str) -> str:
 @pytest.mark.parametrize(
     ("text", "line", "message"),
     [
-        (damaged("\n", "\r\n"), 1, "line ends were converted"),
+        (damaged("\n", "\r\n"), 1, "line endings were converted"),
         (damaged("pytest", "\ufeffpytest"), 1, "byte order mark"),
         (damaged("doc 1", "<<<<<<< HEAD\ndoc 1"), 6, "merge conflict"),
         (damaged("doc 1", "=======\ndoc 1"), 6, "merge conflict"),

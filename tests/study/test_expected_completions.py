@@ -57,7 +57,7 @@ def test_a_completion_may_be_for_one_pipeline_and_one_doc() -> None:
 @pytest.mark.parametrize(
     ("entry", "message"),
     [
-        ("C", "a mapping with the text `completion`"),
+        ("C", "a mapping with the key `completion`"),
         ({"completion": "C"}, "needs `expected`"),
         ({"completion": "C", "expcted": "C"}, "did you mean 'expected'"),
         ({"completion": "C", "correct": True, "doc": -1}, "from 0"),

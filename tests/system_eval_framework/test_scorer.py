@@ -117,6 +117,6 @@ def test_the_answer_policy_of_a_composed_benchmark_reads_completions(tmp_path: P
 
 def test_a_doc_without_a_sample_is_reported(tmp_path: Path) -> None:
     task, _ = benchmark(tmp_path, "completion")
-    with pytest.raises(ScoringError, match="none of them is for the doc") as caught:
+    with pytest.raises(ScoringError, match="but none for the doc") as caught:
         questions_of(task, [{"id": 0}])
     assert "give `doc` as a number" in (caught.value.hint or "")

@@ -248,7 +248,7 @@ def open_model_run(config: pytest.Config) -> OpenModel | None:
         models = import_module(_MODELS)
     except ModuleNotFoundError as error:
         package = _MODELS.rpartition(".")[0]
-        raise SettingsError(f"--promptfmt-model needs {package}, which this installation lacks") from error
+        raise SettingsError(f"--promptfmt-model needs {package}, which is not installed") from error
     names = ("device", "dtype", "batch_size", "timeout", "concurrency")
     given = {name: value for name in names if (value := written.value(f"model_{name}")) is not None}
     download = written.option("download") or False

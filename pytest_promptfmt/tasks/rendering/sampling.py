@@ -75,7 +75,7 @@ def draw_shots(task: Task, draw: Draw, count: int, doc: Doc, number: int, pool: 
         raise
     except Exception as error:
         more = " (and one more, in case the doc itself is drawn)" if left_out else ""
-        known = "is only 1" if len(pool) == 1 else f"are only {len(pool)}"
+        known = "is only 1 doc" if len(pool) == 1 else f"are only {len(pool)} docs"
         needed = f"{count} few-shot example{'s are' if count != 1 else ' is'} needed"
         message = f"{task.id!r}, doc {number + 1}: {needed}{more}, but there {known}"
         hint = "lower num_fewshot, or add docs to the few-shot split or to fewshot_config.samples"
