@@ -106,7 +106,9 @@ def test_the_action_fails_on_a_changed_prompt_and_leaves_patch_report_and_summar
     before = {each: steps("action.yml")[each]["run"] for each in ("Clean up", "Keep the result for the next push")}
     assert run(before["Keep the result for the next push"], repository).returncode == 0
     assert run(script, repository, **nothing, GITHUB_STEP_SUMMARY=str(summary)).returncode == 1
-    assert "since the earlier run: 0 new, 0 gone" in (repository / "promptfmt/report.html").read_text("utf-8")
+    assert "compared with the earlier run: 0 new problems, 0 gone" in (repository / "promptfmt/report.html").read_text(
+        "utf-8"
+    )
     assert run("git apply promptfmt/accept.patch", repository).returncode == 0
     hostile = "tasks/with blank.yaml\n$(touch promptfmt-broken)"
     assert run(script, repository, **nothing | {"PATHS": hostile}).returncode != 0

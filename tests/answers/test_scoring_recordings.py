@@ -151,8 +151,8 @@ def test_lines_that_would_break_a_reader_are_bad_records(tmp_path: Path) -> None
             '{"doc_id": 0, "resps": [["x"]], "filtered_resps": ["x"], "metrics": 5}',
             "not a line of lm-eval's --log_samples",
         ),
-        ('{"kind": "generate", "key": "k", "text": "x", "doc": true}', "no generated text, or no number"),
-        ('{"kind": "generate", "key": "k", "text": null, "doc": 0}', "no generated text, or no number"),
+        ('{"kind": "generate", "key": "k", "text": "x", "doc": true}', "the record has no generated text"),
+        ('{"kind": "generate", "key": "k", "text": null, "doc": 0}', "the record has no generated text"),
         ("\x00", "invalid JSON"),
     ],
 )

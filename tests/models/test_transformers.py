@@ -270,7 +270,7 @@ def test_a_tokenizer_of_another_model_is_reported(tiny: Any, asks: list[Ask]) ->
     strange = replace(asks[0], continuation_ids=(size,))
     with pytest.raises(ModelError, match=f"uses the id {size}, but the model tiny has only {size} embeddings"):
         list(tiny.loglikelihood([strange]))
-    with pytest.raises(ModelError, match="use the model's own tokenizer"):
+    with pytest.raises(ModelError, match="use the tokenizer of the model"):
         list(tiny.generate([replace(asks[0], context_ids=(size,), continuation=None)]))
 
 

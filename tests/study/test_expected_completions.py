@@ -58,7 +58,7 @@ def test_a_completion_may_be_for_one_pipeline_and_one_doc() -> None:
     ("entry", "message"),
     [
         ("C", "a mapping with the key `completion`"),
-        ({"completion": "C"}, "needs `expected`"),
+        ({"completion": "C"}, "needs the key `expected`"),
         ({"completion": "C", "expcted": "C"}, "did you mean 'expected'"),
         ({"completion": "C", "correct": True, "doc": -1}, "from 0"),
         ({"completion": "C", "correct": True, "pipeline": ["x"]}, "the name of a filter pipeline"),

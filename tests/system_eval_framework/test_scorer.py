@@ -119,4 +119,4 @@ def test_a_doc_without_a_sample_is_reported(tmp_path: Path) -> None:
     task, _ = benchmark(tmp_path, "completion")
     with pytest.raises(ScoringError, match="but none for the doc") as caught:
         questions_of(task, [{"id": 0}])
-    assert "give `doc` as a number" in (caught.value.hint or "")
+    assert "write `doc` as a number" in (caught.value.hint or "")
