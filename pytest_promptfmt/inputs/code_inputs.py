@@ -221,13 +221,16 @@ class ModuleFacts:
         if not self._is_read:
             return CodeInputs(asks=_UNREADABLE)
         nodes = self._nodes
-        has_paths = any(parts[0] == "pathlib" for _, parts in self.imports)
+        packages = {parts[0] for _, parts in self.imports}
+        asking_of_paths = _ASKING_OF_PATHS if "pathlib" in packages else frozenset()
+        if not packages.isdisjoint({"re", "regex"}):
+            asking_of_paths -= {"group"}  # of a match
         facts = {id(place): fact for node in nodes for place, fact in _facts_in(node)}
         owners = {id(node.value) for node in nodes if isinstance(node, ast.Attribute)}
         asks = ""
         for node in nodes:
             asks = asks or ("" if id(node) in facts else _asked_by(node, is_owner=id(node) in owners))
-            if not asks and has_paths and isinstance(node, ast.Attribute) and node.attr in _ASKING_OF_PATHS:
+            if not asks and isinstance(node, ast.Attribute) and node.attr in asking_of_paths:
                 asks = f"pathlib's {node.attr}"
         loads = not _LOADING.isdisjoint(self._names)
         may_vary = depends_on_order(nodes)

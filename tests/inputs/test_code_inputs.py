@@ -38,6 +38,8 @@ def reached(folder: Path, text: str, *folders: Path) -> CodeInputs:
         ("__import__('x')", "__import__"),
         ("from pathlib import Path\nPath('x').read_text()", ""),
         ("from pathlib import Path\nPath('x').exists()", "pathlib's exists"),
+        ("from pathlib import Path\nPath('x').group()", "pathlib's group"),
+        ("import re\nfrom pathlib import Path\nre.match('a', Path('x').name).group()", ""),
         ("class Own:\n    def exists(self):\n        return self.stat()", ""),
         ("import pandas\npandas.read_csv('x')", "read_csv"),
         ("if __name__ == '__main__':\n    import time\nelse:\n    import re", ""),
