@@ -64,7 +64,8 @@ def default_system_text(loaded: LoadedProfile) -> Iterator[Finding]:
 
     Why: tasks without a description then get instructions that are in no task file. Tasks with a description do not get
     these instructions. This changes answers: with its default text, one model followed the requested format in 1 of 18
-    answers; without this text, in 10. The finding is an info if the template adds its text to a given system text.
+    answers; without this text, in 10. The finding is an info if the template adds its text to a given system text, or
+    writes it although the system message is empty.
 
     Fix: give the profile a `system_instruction`.
 
@@ -106,7 +107,7 @@ def _beside_system(trial: TemplateTrial) -> Iterator[Finding]:
     if defaults and defaults[0] in empty:
         message, place = "the template writes its default text although the system message is empty", defaults[0][:30]
         conversation = trial.conversations["system-empty"]
-        yield conversation.finding(message, excerpt(defaults[0]), trial.place_of(place), Severity.WARNING)
+        yield conversation.finding(message, excerpt(defaults[0]), trial.place_of(place), Severity.INFO)
 
 
 @rule("PF402", "date-in-prompt", severity=Severity.ERROR, family=Family.CHAT, scope="template")

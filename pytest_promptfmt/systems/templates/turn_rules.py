@@ -22,7 +22,7 @@ def whitespace_by_turn(trial: TemplateTrial) -> Iterator[Finding]:
     """Report whitespace around texts that is kept in some turns and removed in others, or changed inside a text.
 
     Why: The same question then has different tokens in the first turn and in later ones. Code and tables need the line
-    breaks and spaces inside them. So does an answer: whitespace that only user texts keep is a warning, too.
+    breaks and spaces inside them. If only user texts keep whitespace, and answers do not, the finding is an info.
 
     Fix: strip the contents of all messages, or of none.
 
@@ -37,7 +37,7 @@ def whitespace_by_turn(trial: TemplateTrial) -> Iterator[Finding]:
     facts, text = template_facts(trial), trial.text("whitespace") or ""
     if facts.user == "kept" and facts.assistant in ("stripped", "changed"):
         message, do = "whitespace around answers is removed, that around user texts is kept", "write answers unchanged"
-        yield warning(message, excerpt(text, text.find(ANSWER)), trial.place_of("trim", "strip"), do=do)
+        yield info(message, excerpt(text, text.find(ANSWER)), trial.place_of("trim", "strip"), do=do)
     for role in ("user", "assistant"):
         given = (str(each["content"]) for each in trial.conversations["whitespace"].messages if each["role"] == role)
         contents = [content for content in given if content.strip() in text]  # lost texts are what another rule reports
@@ -205,7 +205,7 @@ def reasoning_tags(trial: TemplateTrial) -> Iterator[Finding]:
         before, given, _ = text.partition(begun.units[0].text)[2].partition(str(begun.messages[-1]["content"]))
         if given and _OPENED.search(before):
             message, place = f"another block of reasoning is opened before {begun.about}", trial.place_of("<think>")
-            yield begun.finding(message, excerpt(text, text.rfind(given)), place, Severity.WARNING)
+            yield begun.finding(message, excerpt(text, text.rfind(given)), place, Severity.INFO)
     history = (trial.text("turns") or "").rpartition("Does gold tarnish?")[0]
     empty = EMPTY_THOUGHT.search(history)
     if empty is not None:
