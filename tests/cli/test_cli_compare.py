@@ -66,7 +66,7 @@ def test_an_edit_is_named_with_the_line_that_holds_the_key_and_the_commit(runs: 
     assert [commit.partition(" ")[2] for commit in cause["commits"]] == ["Shorter cue"]
     done = CliRunner().invoke(app, ["compare", str(runs / "tiny"), str(runs / "edited")])
     assert (
-        "letters: different; 0 samples with the same requests, 3 different (text of 3)\n  because of edit doc_to_text:"
+        "letters: different; 0 samples with the same requests, 3 different (3 in text)\n  because of edit doc_to_text:"
         in done.stdout
     )
     assert "  both have version 1.0\n" in done.stdout

@@ -62,7 +62,7 @@ def test_links_and_paths_that_lead_outside_are_refused(root: Path) -> None:
     (root / "link.txt").symlink_to(root.parent / "outside/secret.txt")
     (root / "folder").symlink_to(root.parent / "outside")
     for path in ("link.txt", "folder/secret.txt", "../outside/secret.txt", "../outside/none.txt", "/etc/passwd"):
-        assert "outside the rootdir; --promptfmt-allow-path" in refusal(root / path)
+        assert "outside the rootdir; to allow its folder, use --promptfmt-allow-path" in refusal(root / path)
     assert gate.names_in(root / "folder") == []
     with gate.limited_to([root, root.parent / "outside"]):
         assert gate.read_text(root / "link.txt") == SECRET

@@ -282,7 +282,7 @@ tag: liquid
 """
     (found,) = file_findings(tmp_path, files.lstrip(), "group.yaml")
     assert found[:2] == ("PF131", "error")
-    assert "; list the tasks" in found[2]
+    assert "; list each" in found[2]
 
 
 @pytest.mark.parametrize(("second", "severity"), [("0", "warning"), ("2", "error")])

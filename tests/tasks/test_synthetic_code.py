@@ -155,7 +155,7 @@ def test_what_the_source_does_not_show_is_a_reason_to_skip() -> None:
         assert doc["answer"] == doc["question"]
         return ""
 
-    with pytest.raises(SyntheticDocsError, match=r"do not work with the Python function .*hopeless .*AssertionError"):
+    with pytest.raises(SyntheticDocsError, match=r"the Python function .*hopeless fails .*AssertionError"):
         first_doc(hopeless)
 
 
