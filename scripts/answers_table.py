@@ -30,13 +30,13 @@ PLAIN = ("answer", "call-finished")
 PAGE_TEXT = """# Answers that come back
 
 A model generates an answer, such as a tool call, as text. The parser of a server converts the text into a message. For
-the next request, the chat template renders this message. We say that the answer *comes back* if the message is
-complete, and the rendered text is the text of the model.
+the next request, the chat template renders this message. We say that the answer *comes back* if the message has
+all parts of the answer, and if the rendered text is identical to the text that the model generated.
 
 This page covers {count} public chat templates that support tool calls, with the parsers of TRL 1.16. For your own
 template, the [HTML report](report.md) lists each answer.
 
-- For {read} of these templates, TRL has a parser. They have {answers} answers, and {back} of these come back.
+- TRL has a parser for {read} of these templates. With these {read} templates, {back} of {answers} answers come back.
 - In {kept} of the {count} templates, later prompts repeat each answer exactly as the model generated it.
 - In {alike} of the {count} templates, two different tool calls are rendered as the same text ([PF468](rules/PF468.md)).
 

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_promptfmt.profiles.template_trial import TemplateTrial, TrialOptions, lone_profile
+from pytest_promptfmt.systems.templates.engine_deviations import DEVIATIONS
 from pytest_promptfmt.systems.templates.engine_rules import JINJA_STOPS, UNKNOWN, engines_differ
 
 PAGE = Path(__file__).parents[1] / "docs" / "engines.md"
@@ -33,7 +34,7 @@ how often these render another text than Jinja. It covers {templates} public tem
 conversations each ({date}). The engines are {versions}.
 To test your own templates, see [Test a chat template](chat-templates.md#other-engines).
 
-Most causes below are verified: if Jinja is changed to deviate in the same way, it renders the same text as the engine.
+Most causes below are verified: if Jinja is changed to have the cause, too, it renders the same text as the engine.
 
 | engine | templates without a difference | same text | different text | error in both engines | {unknown} |
 |---|---|---|---|---|---|
@@ -101,6 +102,8 @@ def page(tried: Sequence[Mapping[str, Any]], given: argparse.Namespace) -> str:
 def _cause(message: str) -> str:
     """Return a cause without what differs from template to template."""
     cause = message.partition(": ")[2]
+    if cause in DEVIATIONS:
+        return cause
     if cause.startswith(JINJA_STOPS):
         cause = "the engine continues where Jinja stops with an error"
     cause = re.sub(r"[|`*<>]", " ", cause.splitlines()[0][:100]).strip()

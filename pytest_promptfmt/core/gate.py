@@ -137,15 +137,15 @@ def refusal_of_name(written: str, *, windows: bool = os.name == "nt") -> str | N
     means the same everywhere; on Windows also a colon, which names a stream.
     """
     if "\0" in written:
-        return "a name with a NUL character"
+        return "a name cannot contain a NUL character"
     if re.match(r"[A-Za-z]:", written) and (windows or len(written) < 3 or written[2] in "\\/"):
-        return "a path with a drive; write a path relative to this file"
+        return "a path with a drive is not allowed; write a path relative to this file"
     if written.startswith(("\\", "//")):
-        return "a path of a network share or device; write a path relative to this file"
+        return "a path of a network share or device is not allowed; write a path relative to this file"
     if windows and ":" in written:
-        return "a name with a colon"
+        return "a name with a colon is not allowed on Windows"
     if any(_DEVICE.fullmatch(part) for part in re.split(r"[\\/]", written)):
-        return "the name of a device on Windows"
+        return "the name is that of a device on Windows"
     return None
 
 
@@ -153,7 +153,7 @@ def named(folder: Path | str, written: str) -> Path:
     """Return the path that a file in `folder` names; raises RefusedError for a name that no file of ours has."""
     reason = refusal_of_name(written)
     if reason is not None:
-        raise RefusedError(f"{reason} is not opened", written.replace("\0", "\\0"))
+        raise RefusedError(reason, written.replace("\0", "\\0"))
     return Path(folder, written)
 
 

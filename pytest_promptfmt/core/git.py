@@ -81,7 +81,7 @@ def work_tree(folder: Path) -> Path:
     named = Path(os.fsdecode(git(folder, "rev-parse", "--show-toplevel").removesuffix(b"\n")))
     if named.resolve() != top:
         raise GitError(
-            f"the repository in {top} has a different work tree, {named}. Such repositories are not supported"
+            f"git uses {named}, not {top}, as the work tree of this repository. A work tree elsewhere is not supported"
         )
     return top
 

@@ -40,21 +40,21 @@ def value_of(kind: Callable[..., T], data: Any) -> T:
 def text(value: Any) -> str:
     """Return a text."""
     if not isinstance(value, str):
-        raise ValueError(f"{type(value).__name__}, not a text")
+        raise ValueError(f"expected a text, got {type(value).__name__}")
     return value
 
 
 def number(value: Any) -> int:
     """Return a whole number."""
     if type(value) is not int or abs(value) > _MOST:
-        raise ValueError(f"{type(value).__name__}, not a whole number")
+        raise ValueError(f"expected a whole number, got {type(value).__name__}")
     return value
 
 
 def listed(value: Any, read: Callable[[Any], T] = text) -> tuple[T, ...]:  # type: ignore[assignment]
     """Return the elements of a list, each as `read` returns it."""
     if not isinstance(value, list | tuple):
-        raise ValueError(f"{type(value).__name__}, not a list")
+        raise ValueError(f"expected a list, got {type(value).__name__}")
     return tuple(map(read, value))
 
 
@@ -65,13 +65,13 @@ def if_any(read: Callable[[Any], T]) -> Callable[[Any], T | None]:
 
 def _items(value: Any) -> Iterable[tuple[Any, Any]]:
     if not isinstance(value, Mapping):
-        raise ValueError(f"{type(value).__name__}, not a mapping")
+        raise ValueError(f"expected a mapping, got {type(value).__name__}")
     return value.items()
 
 
 def _one_of(known: Sequence[Any], value: Any) -> Any:
     if not any(value is each or (isinstance(value, str) and value == each) for each in known):
-        raise ValueError(f"{value!r}, not one of {', '.join(map(repr, known))}")
+        raise ValueError(f"expected one of {', '.join(map(repr, known))}, got {value!r}")
     return value
 
 

@@ -233,7 +233,8 @@ def _first_token(labels: ChoiceLabels) -> Scorer:
     upstream = _pipeline("upstream_first_token", {"function": "remove_whitespace"})
     regex = {"function": "regex", "regex_pattern": _leading_label(labels), "fallback": "[invalid]"}
     if labels is None:
-        extracts = "the text after the last 'The final answer is'. A second score compares the whole response"
+        extracts = "the text after the last 'The final answer is', because the choices have no labels. A second score"
+        extracts += " compares the whole response"
         return Scorer("first_token", extracts, (upstream, _pipeline("final_answer", regex)))
     extracts = "the label at the start of the response, as in 'C. Paris'. A second score compares the whole response"
     return Scorer("first_token", extracts, (_pipeline("first_token", regex), upstream))

@@ -120,7 +120,7 @@ def _find(text: str, is_path: bool, download: bool) -> Source:
         return _of_mistral(text)
     reason = gate.refusal_of_name(text) if not is_path else None
     if reason is not None:
-        raise TokenizerError(f"the tokenizer {text[:200]!r} cannot be read: {reason} is not opened")
+        raise TokenizerError(f"the tokenizer {text[:200]!r} cannot be read: {reason}")
     path = Path(text).expanduser()
     if path.is_dir():
         return _of_folder(text, path.resolve().name, path.resolve())

@@ -230,8 +230,9 @@ def baseline_lines(result: BaselineResult, *, verbosity: int = 0) -> Iterator[st
     if result.accepted:
         yield f"{counted(result.accepted, 'finding')} accepted by {name}"
     if result.removable:
-        gone = counted(len(result.removable), "entry no longer occurs", "entries no longer occur")
-        yield f"{name}: {gone}. To remove these entries, use --promptfmt-baseline-update prune:"
+        prune, count = "; --promptfmt-baseline-update prune removes", len(result.removable)
+        gone = counted(count, f"entry no longer occurs{prune} it", f"entries no longer occur{prune} them")
+        yield f"{name}: {gone}:"
         lines = [f"{entry.file}: {entry.code} {entry.message} ({entry.task})" for entry in result.removable]
         yield from first_of(lines, None if verbosity > 0 else LINES, "    ", LISTED_BY_V)
 

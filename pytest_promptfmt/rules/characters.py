@@ -75,7 +75,7 @@ def odd_punctuation(study: Study) -> Iterator[Finding]:
     Why: such punctuation remains when a sentence is edited, or when two texts are joined. Models copy the style of
     their prompt.
 
-    Fix: remove one of the two punctuation marks, or the space.
+    Fix: remove one of two punctuation marks in a row. Remove a space before a punctuation mark.
 
     Real: prompts that were made of two sentences.
     """

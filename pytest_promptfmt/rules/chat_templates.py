@@ -154,8 +154,9 @@ _MINUTES: Final = re.compile(r"%[Yyd][-/.]?%M|%M[-/.]?%[Yyd]|%[HI]:?%m")
 def html_escaped(loaded: LoadedProfile) -> Iterator[Finding]:
     """Report a chat template that writes `<`, `&` and quotes as HTML entities.
 
-    Why: the model gets `&lt;` where the task has `<`, and `&#34;` around each key of a tool call. In Jinja, a single
-    `|safe` makes the template escape all text that is joined to the marked text. The rule checks tools and tool calls
+    Why: the model gets `&lt;` where the task has `<`, and `&#34;` around each key of a tool call. In Jinja, `|safe`
+    marks a text as HTML. If a template joins another text to a marked one, Jinja escapes the other text. The rule
+    checks tools and tool calls
     only if the template itself is tested, or if the profile has tools.
 
     Fix: remove `|safe` and `|e` from the template. Then Jinja escapes nothing.

@@ -186,7 +186,8 @@ def lossy_tokenizer(loaded: LoadedProfile) -> Iterator[Finding]:
     Why: if a tokenizer drops newlines, a list of options is a single line for the model, and code loses its structure.
     Composed and decomposed accents look the same, so the finding about them is an info.
 
-    Fix: write prompts without these characters, or do not use models with this tokenizer.
+    Fix: write prompts without the characters that the tokenizer does not preserve, or do not use models with this
+    tokenizer.
 
     Real: transformers #6150 (T5 drops newlines); sentencepiece #208; llama.cpp #6980.
     """
@@ -198,7 +199,9 @@ def lossy_tokenizer(loaded: LoadedProfile) -> Iterator[Finding]:
     for what, text, same, severity in probes:
         if tokenizer.ids(text, add_special_tokens=False) == tokenizer.ids(same, add_special_tokens=False):
             saw = f"{text!r} and {same!r} have the same tokens"
-            yield finding(f"the tokenizer does not preserve {what}", saw, loaded.profile.origin, severity=severity)
+            message, at = f"the tokenizer does not preserve {what}", loaded.profile.origin
+            do = f"write prompts in which {what} have no meaning, or do not use models with this tokenizer"
+            yield finding(message, saw, at, do=do, severity=severity)
 
 
 @rule("PF418", "file-unlike-auto-tokenizer", severity=Severity.INFO, family=Family.TOKENS, scope="template")

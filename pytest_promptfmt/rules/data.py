@@ -317,7 +317,7 @@ def _shown_in_some_docs(study: Study) -> Iterator[Finding]:
         lost = next((page for page, is_shown in shown if not is_shown), None)
         is_asked = _QUESTION.fullmatch(name) and any(is_shown for _, is_shown in shown)
         if lost is not None and (is_asked or (name in printed and not any(starmap(_shares_words, texts)))):
-            message = "" if is_asked else "a text of the data is missing in the prompt, although the template prints it"
+            message = "" if is_asked else "the template prints a column, but some prompts do not contain its text"
             yield finding(message, lost.text[:60], "doc_to_text", lost.instance, field=name)
 
 

@@ -214,7 +214,7 @@ def _cue_without_colon(study: Study) -> Iterator[str]:
         yield cue[1]
 
 
-@query("PF240", "a label of an example has no colon, but other examples have one", task)
+@query("PF240", "a label has no colon in one example, but has one in other examples", task)
 def _label_lost_colon(study: Study) -> Iterator[Finding]:
     written = [(template.keys, skeleton(template.source)) for template in study.templates]
     labels = [(keys, text, found) for keys, text in written for found in _LABEL.finditer(text)]
@@ -223,7 +223,7 @@ def _label_lost_colon(study: Study) -> Iterator[Finding]:
     for keys, text, found in labels:
         name = next((one for one in with_colon if f"{found[1]} ".startswith(f"{one} ")), None)
         if not found[2] and name is not None and " " in name and with_colon[name] > 1:
-            yield finding("", text[found.start() : found.end() + 20], keys)
+            yield finding("", text[found.start() : found.end() + 20], keys, do=f"write a colon after {name!r}")
 
 
 @query("PF240", "only one column of a pair has a label")

@@ -114,10 +114,10 @@ def _wrong(study: Study, name: str) -> Iterator[Finding]:
 def double_delimiter(study: Study) -> Iterator[Finding]:
     """Report too much whitespace between two texts, such as two spaces between question and answer.
 
-    Why: lm-eval adds the target delimiter, a space by default, before every choice. If the prompt ends with a space as
-    well, there are two spaces before a choice such as `Paris`. Most tokenizers encode two spaces differently from one,
-    and training text hardly ever has two spaces in such a place. If the prompt ends with a newline, the answer is on a
-    new line, with a space before it.
+    Why: lm-eval adds the target delimiter, a space by default, before every choice. If the prompt also
+    ends with a space, there are two spaces before a choice such as `Paris`. Most tokenizers encode two spaces
+    differently from one, and training text hardly ever has two spaces in such a place. If the prompt ends with a
+    newline, the answer is on a new line, with a space before it.
 
     Fix: remove the trailing whitespace from `doc_to_text`, or set `target_delimiter: ""`.
 

@@ -261,7 +261,7 @@ def _token_over_boundary(view: ProfileView) -> Iterator[Finding]:
             severity = Severity.INFO if is_same_text else Severity.WARNING
             yield finding(message, saw, _boundary_key(view), scored.instance, severity=severity)
         elif given != whole:
-            what = "gives other tokens" if is_same_text else "adds text to the answer"
+            what = "gives other tokens" if is_same_text else "adds characters to it, such as a space"
             tokens = shown_tokens(tokenizer, scored.ids[:_TOKENS])
             saw = f"prompt|answer: {scored.context[-8:]}|{scored.continuation[:_TAIL]}; tokens of the answer: {tokens}"
             message, severity = f"encoding the answer separately from the prompt {what}", Severity.WARNING
@@ -274,12 +274,12 @@ def _space_before_choice(view: ProfileView) -> Iterator[Finding]:
     """Report answers that are scored with unwanted spaces before them.
 
     Why: after `Answer:`, a choice should begin with a space. After the generation prompt of a chat template, it should
-    not: answers begin there without a space. If the target delimiter is a space as well, there are two spaces. In most
-    tokenizers, `A` has different tokens with no space, one space or two spaces before it. The finding is an info if the
-    tokenizer is a built-in approximation. It is also an info for `output_type: loglikelihood`, where lm-eval adds no
-    delimiter.
+    not: answers begin there without a space. If the target delimiter is a space, and the choice begins
+    with one, there are two spaces before the answer. In most tokenizers, `A` has different tokens with no space, one
+    space or two spaces before it. The finding is an info if the tokenizer is a built-in approximation. It is also an
+    info for `output_type: loglikelihood`, where lm-eval adds no delimiter.
 
-    Fix: remove the space at the start of the choices. If there is no chat template, `target_delimiter` still adds a
+    Fix: remove the space at the start of the choices. In runs without a chat template, `target_delimiter` adds this
     space.
 
     Real: lm-evaluation-harness #2346 (fixed in #2475); the paper Mind the Gap: up to 11 points.

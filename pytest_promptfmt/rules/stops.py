@@ -75,7 +75,7 @@ def _stop_is_asked_tag(study: Study) -> Iterator[Finding]:
 
 @also("PF902", severity=Severity.ERROR, scores=True)
 def stop_is_not_text(study: Study) -> Iterator[Finding]:
-    """Report a stop sequence that is empty, or not a text."""
+    """Report that a stop sequence is empty, or is not text."""
     if not study.generates or study.stops is None:
         return
     stops: Any = [study.stops] if isinstance(study.stops, str) else study.stops

@@ -274,7 +274,7 @@ def task_profiles(task: Task, chosen: Sequence[Profile], defined: Mapping[str, P
     for key in wanted:
         if key not in ("only", "add"):
             raise SettingsError(
-                f"unknown key {key!r} in metadata.promptfmt.profiles; known keys: only, add",
+                f"unknown key {key!r} in metadata.promptfmt.profiles; known keys: 'only', 'add'",
                 position=task.position("metadata", "promptfmt", "profiles", str(key)) or position,
                 hint=did_you_mean(str(key), ("only", "add")),
             )

@@ -278,7 +278,7 @@ def test_a_bare_repository_that_borrows_its_objects_is_not_used(repository: Path
 def test_a_work_tree_elsewhere_is_not_used(repository: Path, tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     git(repository, "config", "core.worktree", str(tmp_path / "elsewhere"))
-    with pytest.raises(GitError, match="has a different work tree"):
+    with pytest.raises(GitError, match="as the work tree of this repository"):
         Repository.around(repository)
 
 

@@ -72,7 +72,7 @@ def test_a_baseline_accepts_misread_answers_until_others_are_misread(project: Pr
     result = project.run(*BASELINE, "-m", "promptfmt_extraction")
     assert result.ret == pytest.ExitCode.OK
     result.stdout.fnmatch_lines(
-        ["*no longer occur. To remove these entries, use*prune:*", "*tasks/sums.yaml: misread *"]
+        ["*no longer occur; --promptfmt-baseline-update prune removes *:*", "*tasks/sums.yaml: misread *"]
     )
     project.run(*BASELINE, "-m", "promptfmt_extraction", "--promptfmt-baseline-update", "prune")
     assert "misread" not in codes(project)

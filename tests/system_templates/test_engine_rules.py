@@ -86,7 +86,7 @@ def test_prompts_that_differ_are_reported_with_their_cause() -> None:
         return [finding.message for finding in found if finding.code == "PF449" and finding.severity == "warning"]
 
     assert not causes("message.content")
-    escaped = "tojson escapes characters of HTML"
+    escaped = "`tojson` escapes characters of HTML"
     assert f"minijinja renders another prompt: {escaped}" in causes("message.content | tojson")
     assert causes("message.content.zfill(9)")[0].endswith("string has no method named zfill")
 
@@ -106,22 +106,25 @@ def test_two_texts_tell_why_they_differ(ours: str, theirs: str, cause: str) -> N
 
 
 SHOWN = {
-    "tojson escapes characters of HTML": ("{{ '<' | tojson }}", '"\\u003c"'),
-    "Jinja escapes characters of HTML after the filter safe, the engine does not": ("{{ ('' | safe) + '<' }}", "<"),
-    "None is iterable": ("{% if none is iterable %}{% for a in none %}{% endfor %}a{% endif %}", "a"),
+    "`tojson` escapes characters of HTML": ("{{ '<' | tojson }}", '"\\u003c"'),
+    "Jinja escapes text that is joined to the result of `safe`, the engine does not": ("{{ ('' | safe) + '<' }}", "<"),
+    "`none` is iterable": ("{% if none is iterable %}{% for a in none %}{% endfor %}a{% endif %}", "a"),
     "a text is not a sequence": ("{{ 'a' is sequence }}", "False"),
-    "None is printed as nothing": ("<{{ none }}>", "<>"),
+    "`none` is printed as nothing": ("<{{ none }}>", "<>"),
     "mappings and lists are printed as nothing, or without brackets": ("{{ ['a', {}, none] }}{{ {'a': 1} }}", "a"),
-    "mappings, lists, true and false are printed as JSON": ("{{ ['a', {'b': none}] }}", '["a", {"b": null}]'),
-    "an empty text equals false, and lists or mappings never equal others": (
+    "mappings, lists, `true` and `false` are printed as JSON": ("{{ ['a', {'b': none}] }}", '["a", {"b": null}]'),
+    "an empty text equals `false`, and a list or mapping never equals a copy of it": (
         "{% if '' == false and [] != [] %}a{% endif %}",
         "a",
     ),
-    "strip ignores its argument, and removes whitespace": ("<{{ ' a '.strip('a') }}>", "<a>"),
+    "`strip` ignores its argument, and removes whitespace": ("<{{ ' a '.strip('a') }}>", "<a>"),
     "a mapping is not iterable": ("{% if {} is iterable %}{% else %}a{% endif %}", "a"),
-    "the filter first returns empty text for an empty list": ("{% set a = [] | first | default('a') %}<{{ a }}>", "<>"),
+    "the filter `first` returns empty text for an empty list": (
+        "{% set a = [] | first | default('a') %}<{{ a }}>",
+        "<>",
+    ),
     "numbers such as 1.0 are written as 1": ("{{ number | tojson }}", "1"),
-    "the filter format ignores its arguments": ("{{ '<%s>' | format('a') }}", "<%s>"),
+    "the filter `format` ignores its arguments": ("{{ '<%s>' | format('a') }}", "<%s>"),
     "a variable that is set in a loop keeps its value in the next iteration": (
         "{% for a in [1, 2] %}{% if b is defined %}b{% endif %}{% set b = a %}{% endfor %}",
         "b",
@@ -130,7 +133,7 @@ SHOWN = {
         "{% macro f(a=1, b=2) %}{{ b }}{% endmacro %}{{ f(b=3) }}",
         "2",
     ),
-    "text in an if block before continue or break is lost": (
+    "text before `continue` or `break` in an `if` block is lost": (
         "{% for a in [1] %}{% if a %}{{ a }}{% continue %}{% endif %}{% endfor %}b",
         "b",
     ),
@@ -161,7 +164,7 @@ def test_the_engines_that_a_deviation_names_have_it_and_no_others(name: str, eng
 def test_the_deviation_that_explains_most_of_a_text_is_the_cause() -> None:
     source = LOOP.replace("BODY", "('<' | tojson) + ('\\u003c' if 'a' is sequence else '')")
     found = [each for each in check_template(source, engines=["minijinja"]) if "another prompt" in each.message]
-    assert {each.message.partition(": ")[2] for each in found} == {"tojson escapes characters of HTML"}
+    assert {each.message.partition(": ")[2] for each in found} == {"`tojson` escapes characters of HTML"}
 
 
 def test_the_table_of_engines_counts_what_only_an_engine_renders_as_one_cause() -> None:

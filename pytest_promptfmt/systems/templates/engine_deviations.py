@@ -162,20 +162,20 @@ def _forgets_named_arguments(_: Environment, tree: nodes.Template) -> None:
 
 
 DEVIATIONS: Final[Mapping[str, Deviation]] = {
-    "tojson escapes characters of HTML": Deviation(
+    "`tojson` escapes characters of HTML": Deviation(
         "the engine is wrong, not the template: turn off the escaping of the engine, or report this",
         (MINIJINJA,),
         _escapes,
         needs="tojson",
     ),
-    "Jinja escapes characters of HTML after the filter safe, the engine does not": Deviation(
+    "Jinja escapes text that is joined to the result of `safe`, the engine does not": Deviation(
         "remove |safe from the template", (MINIJINJA, LLAMA, PACKAGE), _filtering("safe", str), needs="safe"
     ),
-    "None is iterable": Deviation("test for none first", (MINIJINJA,), _takes_none_for_a_list, needs="iterable"),
+    "`none` is iterable": Deviation("test for none first", (MINIJINJA,), _takes_none_for_a_list, needs="iterable"),
     "a text is not a sequence": Deviation(
         "test for texts first: is string", (MINIJINJA,), _testing("sequence", str), needs="sequence"
     ),
-    "None is printed as nothing": Deviation(
+    "`none` is printed as nothing": Deviation(
         "print no value that may be null: write it with tojson, or leave it out",
         (LLAMA, PACKAGE),
         _printing(_without_none, _without_none),
@@ -183,23 +183,23 @@ DEVIATIONS: Final[Mapping[str, Deviation]] = {
     "mappings and lists are printed as nothing, or without brackets": Deviation(
         _TOJSON, (LLAMA,), _printing(_without_brackets)
     ),
-    "mappings, lists, true and false are printed as JSON": Deviation(_TOJSON, (PACKAGE,), _prints_json),
-    "an empty text equals false, and lists or mappings never equal others": Deviation(
+    "mappings, lists, `true` and `false` are printed as JSON": Deviation(_TOJSON, (PACKAGE,), _prints_json),
+    "an empty text equals `false`, and a list or mapping never equals a copy of it": Deviation(
         "write conditions without ==: if text, if not list", (PACKAGE,), _compares_as_javascript, needs="="
     ),
-    "strip ignores its argument, and removes whitespace": Deviation(
+    "`strip` ignores its argument, and removes whitespace": Deviation(
         "split at the characters, or use replace", (PACKAGE,), _strips_all_whitespace, needs="strip("
     ),
     "a mapping is not iterable": Deviation(
         "test for mappings first: is mapping", (PACKAGE,), _testing("iterable", Mapping), needs="iterable"
     ),
-    "the filter first returns empty text for an empty list": Deviation(
+    "the filter `first` returns empty text for an empty list": Deviation(
         _DEFECT, (PACKAGE,), _filtering("first", lambda items: next(iter(items), "")), needs="first"
     ),
     "numbers such as 1.0 are written as 1": Deviation(
         "the engine is wrong: write the number as text where its form matters", (LLAMA, PACKAGE), _whole_numbers
     ),
-    "the filter format ignores its arguments": Deviation(
+    "the filter `format` ignores its arguments": Deviation(
         _DEFECT, (LLAMA,), _filtering("format", lambda text, *_, **__: text), needs="format"
     ),
     "a variable that is set in a loop keeps its value in the next iteration": Deviation(
@@ -208,7 +208,7 @@ DEVIATIONS: Final[Mapping[str, Deviation]] = {
     "if an argument of a macro is left out, later arguments by name are ignored": Deviation(
         "give all arguments of the macro", (LLAMA,), _forgets_named_arguments, needs="macro"
     ),
-    "text in an if block before continue or break is lost": Deviation(
+    "text before `continue` or `break` in an `if` block is lost": Deviation(
         _DEFECT, (LLAMA, PACKAGE), _loses_before_jumps, needs="{%"
     ),
 }
