@@ -182,6 +182,8 @@ def _versions(findings: Sequence[VersionFinding]) -> Iterator[tuple[str, str, in
 def _ending(checked: CheckSummary) -> str:
     counts = checked.result.counts
     parts = [f"{counted(checked.files, 'file')} checked"]
+    if checked.result.not_run:
+        parts.append(f"{counted(len(checked.result.not_run), 'test')} did not run")
     if checked.unchanged:
         parts.append(f"{checked.unchanged:,} unchanged and not tested again")
     if counts.get("skipped"):
@@ -190,7 +192,8 @@ def _ending(checked: CheckSummary) -> str:
         parts.append(f"{checked.without_snapshots:,} without snapshots; to write snapshots: `promptfmt accept`")
     is_partly_seen = counts.get("skipped") or any(group.severity != "info" for group in checked.result.findings)
     well = "nothing to check" if not checked.files else "no errors" if is_partly_seen else "all is well"
-    return f"{well if checked.is_good else 'found problems'} ({', '.join(parts)})"
+    problems = "the run ended early" if checked.result.not_run else "found problems"
+    return f"{well if checked.is_good else problems} ({', '.join(parts)})"
 
 
 def _watch(paths: list[Path]) -> None:

@@ -170,6 +170,7 @@ class Interruption:
         )
         text = f"the run ended early: {counted(len(self._waiting), 'prompt test')} did not run{kept}"
         self._run.found.notes.append(text)
+        self._run.tally.not_run.extend(sorted(self._waiting))
 
 
 def _exit() -> NoReturn:

@@ -140,13 +140,13 @@ class BaselineRun:
         """Return what became of the baseline; None where the run has none.
 
         `defined` are the files that were read to their end, with the names they define; `codes_for` gives the codes of
-        the rules that look at a file, and what they look at. The file is not to be written where there are items that
-        could not be set up, `not_run`: they would all be missing.
+        the rules that look at a file, and what they look at. The file is not written if there are tests that did
+        not run, `not_run`: all their entries would be missing.
         """
         if self._path is None:
             return None
         if self._update is not None and not_run:
-            refused = f"{counted(len(not_run), 'test')} could not start, such as {min(not_run)}"
+            refused = f"{counted(len(not_run), 'test')} did not run, such as {min(not_run)}"
             return BaselineResult(path=self._path, accepted=0, refused=refused)
         seen = list(outcomes)
         accepted = [each for outcome in seen for each in outcome.accepted]

@@ -58,7 +58,7 @@ class RunResult:
     `outcomes` are those of the items that have something to report, and of obsolete snapshots; `counts` are all items
     by category. `edits` is what --snapshot-update would do to the snapshots and `lock` to the lock file, known where a
     writer needs them. `arguments` are those of the command line, `patch` is the name of the patch that is written.
-    `archetypes` are the profiles that are built-in approximations, `not_run` the items that pytest could not set up,
+    `archetypes` are the profiles that are built-in approximations, `not_run` the tests that did not run,
     `unmatched` are messages about selections that match nothing, `notes` other messages. `defined` are the files that
     were read to their end with the names of their tasks, where that is wanted. `unmatched_globs` are per-file ignores
     that match no file. `earlier` are the identities of the causes of an earlier run, where one is named.

@@ -332,7 +332,7 @@ class _Sides:
         if found["not_run"]:
             failed = f"{counted(len(found['not_run']), 'test')}, such as {found['not_run'][0]}"
             raise RevisionError(
-                f"{failed}, could not start",
+                f"{failed}, did not run",
                 hint="to see why, run pytest --promptfmt. The cause can be a conftest.py or a plugin",
             )
         return found

@@ -69,11 +69,27 @@ def test_a_signal_ends_a_run_in_order_and_the_next_run_continues(tree: Project, 
     assert tree.run("tasks").parseoutcomes() == {"unchanged": 9}
 
 
+def test_a_check_that_is_cut_names_the_tests_that_did_not_run(tree: Project) -> None:
+    add_endless(tree)
+    command = [sys.executable, "-m", "pytest_promptfmt", "check", "tasks", "--output-format", "json"]
+    with subprocess.Popen(command, cwd=tree.root, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as run:
+        try:
+            assert _wait_for(tree.root / "started"), "the task never ran"
+            run.send_signal(signal.SIGTERM)
+            output, errors = run.communicate(timeout=600)
+        finally:
+            run.kill()
+    not_run = json.loads(output)["not_run"]
+    assert run.returncode == 1
+    assert any("endless.yaml" in name for name in not_run), not_run
+    assert f"the run ended early (4 files checked, {len(not_run)} tests did not run" in errors
+
+
 def test_exit_first_keeps_the_files_before_the_failure(tree: Project) -> None:
     tree.edit("tasks/a/two.yaml", "Q: ", "Question: ")
     tree.settle()
     cut = tree.run("tasks", "-x", "--cache-clear")
-    cut.stdout.fnmatch_lines(["the run ended early: 2 prompt tests did not run; finished files are cached, *"])
+    cut.stdout.fnmatch_lines(["the run ended early: 2 prompt tests did not run; the results of finished files *"])
     assert tree.run("tasks").parseoutcomes()["unchanged"] == 6
 
 

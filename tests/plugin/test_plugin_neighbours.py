@@ -54,7 +54,7 @@ def test_tests_that_cannot_be_set_up_make_no_baseline(project: Project) -> None:
     project.task("tasks/arc.yaml")
     project.write("conftest.py", "def pytest_runtest_setup(item):\n    raise RuntimeError('no')\n")
     result = project.run("tasks", "--promptfmt-baseline", "all.jsonl", "--promptfmt-baseline-update", "write")
-    result.stdout.fnmatch_lines(["all.jsonl is not written: 2 tests could not start, such as tasks/arc.yaml::*"])
+    result.stdout.fnmatch_lines(["all.jsonl is not written: 2 tests did not run, such as tasks/arc.yaml::*"])
     assert not (project.root / "all.jsonl").exists()
 
 
