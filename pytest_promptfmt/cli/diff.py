@@ -121,7 +121,7 @@ def diff(
     if prints_data > 1:
         raise SettingsError(
             "use only one of --json, `--html -` and `--markdown -`, because each of them prints to the terminal",
-            hint="write the others to files, as in --html FILE",
+            hint="print one of them, and write the others to files, as in --html FILE",
         )
     for file in (markdown, html):
         if file is not None and not file.parent.is_dir():

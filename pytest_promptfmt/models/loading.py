@@ -70,7 +70,7 @@ def _refuse_missing_weights(source: str, report: Mapping[str, Any]) -> None:
         raise ModelError(
             f"the weights of {source!r} do not match its config.json: {len(missing)} parameters are missing or have "
             f"another size, such as {missing[0]}",
-            hint="use weights and config.json of the same model. Without this, some weights would be random",
+            hint="use weights and config.json of the same model. Otherwise some weights would be random",
         )
 
 

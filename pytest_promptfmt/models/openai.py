@@ -74,7 +74,7 @@ class ServerModel:
             if len(offered) != 1:
                 raise ModelError(
                     f"the server {url} offers {len(offered)} models: {', '.join(offered[:10])}",
-                    hint=f"add the name of one of them: openai:{url}#{offered[0] if offered else 'MODEL'}",
+                    hint=f"add the name of one model: openai:{url}#{offered[0] if offered else 'MODEL'}",
                 )
             [model] = offered
         return cls(client, model, url, concurrency=options.concurrency)

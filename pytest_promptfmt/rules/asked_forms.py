@@ -91,7 +91,7 @@ def asked_form_scores_nothing(study: Study) -> Iterator[Finding]:
     and metrics to this text. The rule knows these forms: quoted sentences with a place for the answer, `#### X`,
     `\boxed{}`, tags, and JSON. If the place for the answer is only `X` or dots, the finding is a warning.
 
-    Fix: add a filter that extracts the answer from this sentence, or request only the answer.
+    Fix: add a filter that extracts the answer from the requested form, or request only the answer.
 
     Real: facebookresearch/multiloko #10, lm-evaluation-harness #3438.
     """

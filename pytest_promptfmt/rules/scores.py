@@ -329,7 +329,9 @@ def worse_scores_more(study: Study) -> Iterator[Finding]:
         if len(differences) == 1 and len(asked) == len(rows) and lost and max(signed) > 0:
             message = "for some docs, the gold answer does not score better than a wrong one"
             won = asked[signed.index(max(signed))].gold
-            saw = f"the gold answer {won[:LONG]!r} of another doc does, but {lost[0].gold[:LONG]!r} does not"
+            saw = (
+                f"the gold answer {won[:LONG]!r} of another doc beats a wrong one, but {lost[0].gold[:LONG]!r} does not"
+            )
             yield warning(message, saw, scored_by(trials), lost[0].instance)
 
 

@@ -245,7 +245,7 @@ def task_class(found: Any, name: str, *, position: Position | None = None) -> Ta
         raise SourceError(
             f"{name} is not a task class: it needs _get_instruction_text and _get_ground_truth, or iterate_samples",
             position=where,
-            hint=hint or "add these hooks. docs/task-classes.md lists all hooks",
+            hint=hint or "add the missing methods. docs/task-classes.md lists all hooks",
         )
     own = frozenset(hook for hook in HOOKS if _is_own(found, hook))
     return TaskClass(name=name, found=found, kind=kind, own=own, position=where)

@@ -260,7 +260,7 @@ def helm_stop_dropped(file: AdapterFile) -> Iterator[Finding]:
             f"HELM ignores stop sequences if the method is {spec.method}",
             repr(list(spec.stop_sequences)),
             (_SPEC, "stop_sequences"),
-            do="" if spec.is_joint else "remove them",
+            do="" if spec.is_joint else "remove the stop sequences",
         )
 
 

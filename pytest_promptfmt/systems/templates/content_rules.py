@@ -172,7 +172,7 @@ def text_doubled(trial: TemplateTrial) -> Iterator[Finding]:
 
     Why: The model sees the same answer or question twice, and copies this pattern.
 
-    Fix: find the two branches that write this text, and remove it from one of them.
+    Fix: find the two branches that write the repeated text, and remove the text from one branch.
 
     Real: axolotl's Qwen3.5, which cut off reasoning twice; step3 (system text).
     """
@@ -299,7 +299,7 @@ def stray_text(trial: TemplateTrial) -> Iterator[Finding]:
     answer and its end token. It is also an info for a space at the start of the prompt, if the template has this space
     in quotes.
 
-    Fix: remove this text from the template.
+    Fix: remove the accidental text from the template.
 
     Real: axolotl's Falcon-H1 (quotation marks of a configuration file), vLLM's Baichuan (line breaks).
     """

@@ -130,7 +130,7 @@ def marker_repeated(trial: TemplateTrial) -> Iterator[Finding]:
 
     Why: For example, `<|im_end|>` is written twice at the end of a turn. The model never saw such a text in training.
 
-    Fix: write this token or tag only once.
+    Fix: write the repeated token or tag only once.
 
     Real: Hunyuan 7B Pretrain 0124 (two begin tokens).
     """
