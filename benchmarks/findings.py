@@ -25,7 +25,7 @@ _INTRODUCTION: Final = """\
 # 40 findings in published benchmarks
 
 The rules found these mistakes in published task files and chat templates. Each was verified by hand. Below each
-table are texts for issues: each describes the effect of a mistake to the maintainers, and gives a fix.
+table are texts for issues: each tells the maintainers what a mistake does, and how to fix it.
 
 This script applies the fixes to a copy of a checkout, and shows that the findings disappear. Findings 15 and 39 need
 real data, so the script writes some rows next to these tasks. To see 13, 17 and 28, first save rows of the data sets

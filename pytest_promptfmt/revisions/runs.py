@@ -330,9 +330,8 @@ class _Sides:
         text = result.read_text("utf-8", "surrogateescape").replace(f"{tree}{os.sep}", "")
         found: dict[str, Any] = json.loads(text)
         if found["not_run"]:
-            failed = f"{counted(len(found['not_run']), 'test')}, such as {found['not_run'][0]}"
             raise RevisionError(
-                f"{failed}, did not run",
+                f"{counted(len(found['not_run']), 'test')} did not run, such as {found['not_run'][0]}",
                 hint="to see why, run pytest --promptfmt. The cause can be a conftest.py or a plugin",
             )
         return found

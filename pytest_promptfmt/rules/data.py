@@ -145,7 +145,7 @@ def text_dropped(study: Study) -> Iterator[Finding]:
     Why: code that cleans the texts of one dataset can damage the texts of another. For example, `[x, p] = i` becomes `
     = i`, and then two choices may be equal.
 
-    Fix: keep text in brackets, unless it is markup of this dataset.
+    Fix: do not remove text in brackets, unless the brackets are markup of this dataset.
 
     Real: lm-evaluation-harness #3691, #3735 (gpqa).
     """
@@ -253,7 +253,7 @@ def _is_python_list(value: str) -> bool:
 
 @also("PF223")
 def changed_text(study: Study) -> Iterator[Finding]:
-    """Report a text of the data that code changes or reorders, or whose letter case a template changes."""
+    """Report a text of the data whose words code changes or reorders, or whose letter case a template changes."""
     # the text of a rolling task is scored as code prepares it, for example without the spaces of a tokenizer
     for instance in study.real_instances if study.task.has_question else ():
         whole = "\n".join([*(prompt.text for prompt in instance.prompts), *continuations(instance)])

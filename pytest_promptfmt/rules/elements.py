@@ -249,7 +249,7 @@ def _cue_of_another_language(page: Page) -> Iterator[str | Finding]:
     if cue.casefold() in languages and source is not None and len(page.layout.labels) == len((source, page.cue)):
         message, do = (
             "the labels of the question and the answer name the same language",
-            "name the language of the answer",
+            "use the language of the answer in its label",
         )
         yield finding(message, f"{cue}: … {cue}:", do=do)
     if cue.casefold() in languages and into and cue.casefold() not in into:

@@ -50,7 +50,7 @@ def unescaped_dot(study: Study) -> Iterator[Finding]:
     Why: in a regular expression, `.` matches any character. At the end of a pattern, a dot takes the last digit of `The
     answer is 18`. Between digits, it makes a pattern match `3 5` as one number.
 
-    Fix: write `\.`, or remove the dot.
+    Fix: remove the dot, or escape it: `\.`
 
     Real: lm-evaluation-harness #2013 (bbh), gsm8k_cot; stanford-crfm/helm #4289.
     """

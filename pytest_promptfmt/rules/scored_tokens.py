@@ -254,8 +254,8 @@ def _token_over_boundary(view: ProfileView) -> Iterator[Finding]:
         if scored.pair.merged:
             cut = len(scored.pair.context_ids)
             around = slice(max(0, cut - 3), cut + 3)
-            what = "tokens" if is_same_text else "text"
-            message = f"a token is partly in the prompt and partly in the answer, so the model gets other {what}"
+            what = "tokens are not" if is_same_text else "characters are not"
+            message = f"a token spans the prompt and the answer, so the scored {what} those of the whole"
             scored_tokens, together = (shown_tokens(tokenizer, each[around]) for each in (given, whole))
             saw = f"scored tokens: {scored_tokens}; tokens of the whole text: {together}"
             severity = Severity.INFO if is_same_text else Severity.WARNING

@@ -410,7 +410,7 @@ def pair_reversed(study: Study) -> Iterator[Finding]:
                 yield finding(message, f"{entry['metric']}: {pair!r}"[:80], ("metric_list", index))
 
 
-@query("PF615", "a metric that should be at most 1, such as acc, is higher for the gold answer", task, scores=True)
+@query("PF615", "a metric whose maximum should be 1, such as acc, exceeds 1 for the gold answer", task, scores=True)
 def _share_above_one(study: Study) -> Iterator[Finding]:
     """Report code that returns a number of right parts, or points, as the accuracy of a doc."""
     trials = tried(study) if study.has_own_scorer and study.has_real_docs else None

@@ -218,14 +218,14 @@ def _kind_of(label: str) -> tuple[bool, bool]:
 
 @_helm_rule("PF157", "helm-prefix-replaced", severity=Severity.ERROR)
 def helm_prefix_replaced(file: AdapterFile) -> Iterator[Finding]:
-    """Report a reference prefix in which the label's letter appears more than once.
+    """Report a reference prefix such as `Answer A: `, in which the letter of the label is also in a word.
 
     Why: The first letter or digit of the prefix is the label of the first reference. For the other references, HELM
     replaces this character everywhere: `Answer A: ` becomes `Bnswer B: `.
 
     Fix: shorten the prefix to the label and punctuation, such as "A. ".
 
-    Real: HELM #2809 (other reference prefixes).
+    Real: HELM #2809, about reference prefixes.
     """
     if not file.spec.is_joint:
         return
