@@ -163,7 +163,7 @@ class Trial:
         """
         if done.code == 0 and not is_right:
             self.problem(f"green, but a prompt differs: {done.said[-600:]}")
-        if done.code == 0 and "4 snapshots passed." not in done.said and "skipped, 1 item" not in done.said:
+        if done.code == 0 and "4 snapshots passed." not in done.said and "skipped, 1 test" not in done.said:
             self.problem(f"green, but not all tasks were judged: {done.said[-600:]}")
         if done.code != 0 and is_right and not (says and re.search(says, done.said)):
             self.problem(f"ended with {done.code}, and does not say why: {done.said[-1500:]}")

@@ -34,7 +34,7 @@ def test_an_empty_folder_becomes_a_project_whose_tests_pass(tmp_path: Path) -> N
     workflow = yaml.safe_load((tmp_path / ".github/workflows/prompts.yaml").read_text("utf-8"))
     assert list(workflow["jobs"]) == ["prompts", "comment"]
     again = promptfmt(tmp_path, "init")
-    assert again.stdout.count("stays as it is") == 2, "settings and workflow; the example is a task itself now"
+    assert again.stdout.count("already exists, and was not changed") == 2, "settings and workflow; no example"
     assert (
         "to run prompt tests with plain `pytest` and in editors, add this line "
         "to pytest.ini, below [pytest]: promptfmt = true" in done.stdout
@@ -59,11 +59,11 @@ def test_what_is_there_stays_and_a_baseline_accepts_it(tmp_path: Path) -> None:
     assert {json.loads(line)["code"] for line in lines[1:]} >= {"PF201"}
     assert status(tmp_path, "-m", "promptfmt_lint") == 1
     assert status(tmp_path, "-m", "promptfmt_lint", "--promptfmt-baseline=promptfmt-baseline.jsonl") == 0
-    assert "add to promptfmt.yaml: baseline: promptfmt-baseline.jsonl" in done.stdout
+    assert "add this line to promptfmt.yaml: baseline: promptfmt-baseline.jsonl" in done.stdout
     assert "pytest.ini, below [pytest]: promptfmt = true" in done.stdout
     (tmp_path / "promptfmt.yaml").write_text("docs: 1\nbaseline: promptfmt-baseline.jsonl\n", "utf-8")
     (tmp_path / "pytest.ini").write_text("[pytest]\npromptfmt = true\n", "utf-8")
-    assert "add to" not in promptfmt(tmp_path, "init", "--no-workflow", "--baseline").stdout
+    assert "to promptfmt.yaml: baseline" not in promptfmt(tmp_path, "init", "--no-workflow", "--baseline").stdout
     assert status(tmp_path, "-m", "promptfmt_lint") == 0
 
 
@@ -78,7 +78,7 @@ def test_findings_about_style_are_left_out_if_they_are_not_wanted(tmp_path: Path
     assert promptfmt(kept, "init", "--no-workflow", "--baseline").returncode == 0
     assert '"PF240"' in (kept / "promptfmt-baseline.jsonl").read_text("utf-8")
     done = promptfmt(ignored, "init", "--no-workflow", "--baseline", "--no-style")
-    assert "promptfmt-baseline.jsonl: 1 entry about style removed" in done.stdout
+    assert "1 entry about style removed from promptfmt-baseline.jsonl" in done.stdout
     assert '"PF240"' not in (ignored / "promptfmt-baseline.jsonl").read_text("utf-8")
     assert "PF240" in yaml.safe_load((ignored / "promptfmt.yaml").read_text("utf-8"))["ignore"]
     assert "PF240" not in promptfmt(ignored, "check").stdout
@@ -114,7 +114,7 @@ def test_a_conftest_that_cannot_be_imported_keeps_no_baseline_from_being_written
     done = promptfmt(tmp_path, "init", "--baseline")
     assert done.returncode == 0
     assert "promptfmt-baseline.jsonl written, 1 entry: 1 error\n" in done.stdout
-    assert "next: pytest --promptfmt --noconftest --snapshot-update" in done.stdout
+    assert "next: run pytest --promptfmt --noconftest --snapshot-update" in done.stdout
     assert "--noconftest" in (tmp_path / ".github/workflows/prompts.yaml").read_text("utf-8")
     assert status(tmp_path, "--noconftest") == 0
 
@@ -200,7 +200,7 @@ def test_a_repository_of_chat_templates_gets_no_tasks_and_only_the_settings_it_n
     assert {path.name for path in model.iterdir()} == {".gitattributes", ".gitignore", ".github", "chat_template.jinja"}
     done = promptfmt(training, "init")
     assert done.returncode == 0
-    assert "next: pytest --promptfmt --snapshot-update" in done.stdout
+    assert "next: run pytest --promptfmt --snapshot-update" in done.stdout
     assert "failed" not in done.stdout + done.stderr, "missing snapshots are the next step"
     assert yaml.safe_load((training / "promptfmt.yaml").read_text("utf-8")) == {
         "templates": ["assets/templates"],
@@ -245,7 +245,7 @@ def test_the_workflow_uses_the_action_of_what_is_installed(
     if origin is not None:
         (about / "direct_url.json").write_text(json.dumps(origin), "utf-8")
     done = promptfmt(tmp_path, "init", "--no-example")
-    assert done.stdout.count("to comment on pull requests, add --action somebody/pytest-promptfmt@COMMIT") == remarks
+    assert done.stdout.count("run init with --action somebody/pytest-promptfmt@COMMIT") == remarks
     jobs = yaml.safe_load((tmp_path / ".github/workflows/prompts.yaml").read_text("utf-8"))["jobs"]
     if not action:
         assert "OWNER" not in (tmp_path / ".github/workflows/prompts.yaml").read_text("utf-8")
@@ -316,7 +316,7 @@ def test_an_editor_gets_schemas_and_a_task_that_reads_the_lines_of_check(tmp_pat
     (tmp_path / ".vscode").mkdir()
     (tmp_path / ".vscode/settings.json").write_text("{}", "utf-8")
     done = promptfmt(tmp_path, "init", "--no-workflow", "--editor")
-    assert ".vscode/settings.json exists already" in done.stdout
+    assert ".vscode/settings.json already exists, and was not changed" in done.stdout
     assert (tmp_path / ".vscode/settings.json").read_text("utf-8") == "{}"
     (tmp_path / ".vscode/settings.json").unlink()
     promptfmt(tmp_path, "init", "--no-workflow", "--editor")

@@ -83,7 +83,7 @@ def test_one_edit_that_changes_many_tasks_is_shown_once(project: Project) -> Non
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     output = result.stdout.str()
     assert output.count("-| A:⟨end⟩") == 2, "one diff of two docs"
-    assert f"changed, {2 * MANY} items of {MANY} tasks: " in output
+    assert f"changed, {2 * MANY} tests of {MANY} tasks: " in output
     assert "tasks/_shared_yaml:1:1 doc_to_text" in output
     assert f"{2 * MANY} failed; {2 * MANY - 1} of them for the same cause as a failure above" in output
     assert f"t007 and {MANY - 8} more" in output
@@ -99,7 +99,7 @@ def test_one_edit_that_changes_many_tasks_is_shown_once(project: Project) -> Non
 
     again = project.run("tasks", "--lf", "-n", "2", "-q")
     assert f"{2 * MANY} failed in " in again.stdout.str()
-    assert f"changed, {2 * MANY} items of {MANY} tasks: " in again.stdout.str()
+    assert f"changed, {2 * MANY} tests of {MANY} tasks: " in again.stdout.str()
     assert again.stdout.str().count("-| A:⟨end⟩") == 2
 
     listed = project.run("tasks", "-v", "--promptfmt-profile", "plain", "--promptfmt-task", "t0[0-4]*").stdout.str()

@@ -56,7 +56,7 @@ def test_hostile_templates_and_docs_fail_one_by_one(project: Project) -> None:
     assert len(failures) == len(files)
     for name in TEMPLATES:
         assert failing[name].startswith(f"tasks/{name}.yaml:5:1: doc_to_text")
-        assert "nested too deeply" in failing[name]
+        assert "too many nested blocks" in failing[name]
     for name in ENDLESS:
         assert failing[name].startswith(f"tasks/{name}.yaml:5:1: ")
     assert "\x1b" not in "".join(failures)

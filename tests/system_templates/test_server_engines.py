@@ -91,7 +91,7 @@ def test_a_recording_takes_the_place_of_the_server(server: LoopbackRenderer, tmp
     ]
     assert len(server.asked) == asked
     again = record(tmp_path, file.name, "--engine", f"vllm:{server.url}", "--to", "served.jsonl")
-    assert "this is a recording of llama.cpp" in again.stderr
+    assert "this is a recording of another engine, llama.cpp" in again.stderr
 
 
 def test_the_engine_of_a_profile_is_compared_on_the_prompts_of_tasks(
