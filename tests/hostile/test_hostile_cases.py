@@ -15,7 +15,14 @@ from plugin_project import Project
 pytestmark = pytest.mark.slow
 
 SECRET = "SECRET-VALUE-123"
-REFUSALS = ("outside the rootdir", "never opened", "is not allowed", "not a regular file", "name is that of a device")
+REFUSALS = (
+    "outside the rootdir",
+    "files of the operating system are never opened",
+    "a path with a drive is not allowed",
+    "a path of a network share or device is not allowed",
+    "not a regular file",
+    "the name is that of a device",
+)
 QUIET = ("-q", "--promptfmt-no-code", "--promptfmt-profile", "plain")
 WRITTEN = ("markdown", "html", "json", "patch", "pending")
 

@@ -145,7 +145,7 @@ def test_shots_are_made_or_fail_as_in_lm_eval(tmp_path: Path, name: str) -> None
     if name == "Written":
         with pytest.raises(TypeError, match="2 positional arguments"):
             theirs.build_all_requests(limit=None, rank=0, world_size=1)
-        with pytest.raises(RenderError, match="doc_to_text of Written fails for few-shot examples"):
+        with pytest.raises(RenderError, match=r"Written fails for few-shot examples \(TypeError\)"):
             list(task.render(profile=PLAIN, num_fewshot=1))
         return
     theirs.build_all_requests(limit=None, rank=0, world_size=1)
