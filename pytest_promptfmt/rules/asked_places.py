@@ -152,11 +152,15 @@ def _vote_and_repeats(study: Study) -> Iterator[Finding]:
         do, saw = "put the vote after the filter that reads the answer", f"majority_vote is before {reader}"
         yield finding("the majority vote compares whole completions, not answers", saw, do=do)
     elif repeats == 1 and kwargs.get("do_sample") is True and not kwargs.keys() & _HOW_DRAWN:
-        yield finding("an answer is sampled, but no temperature is set", "do_sample: true", "generation_kwargs")
+        do = "set a temperature, or do_sample: false"
+        yield finding("an answer is sampled, but no temperature is set", "do_sample: true", "generation_kwargs", do=do)
     elif repeats > 1 and (is_greedy or not kwargs.keys() & {"do_sample", "temperature"}):
-        yield finding("all repeats are equal, because the model does not sample", f"repeats is {repeats}", "repeats")
+        do = "set do_sample: true and a temperature in generation_kwargs, or remove repeats"
+        saw = f"repeats is {repeats}"
+        yield finding("all repeats are equal, because the model does not sample", saw, "repeats", do=do)
     elif repeats > 1 and words("reading_filters") >= {*named} and "take_first" in named and not study.has_own_scorer:
-        yield finding("only the first of several completions is scored", f"repeats is {repeats}", "repeats")
+        do = "remove repeats, or use a filter that takes all completions, such as majority_vote"
+        yield finding("only the first of several completions is scored", f"repeats is {repeats}", "repeats", do=do)
 
 
 def _read_after_vote(filters: Sequence[str]) -> str | None:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Final
 
+from pytest_promptfmt.answers.metric_scores import normalised
 from pytest_promptfmt.answers.phrasings import answer_words, gold_text
 from pytest_promptfmt.core.prompt import Instance
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
@@ -134,8 +135,12 @@ def padded_target(study: Study) -> Iterator[Finding]:
         is_line = first_text(instance).endswith("\n")  # which may be indented, as code is
         if (target[0].isspace() and not is_line) or (study.has_real_docs and target[-1].isspace()):
             # without filters a completion keeps its space as well: only examples and other back ends differ
+            entries = [one for one in study.task.metric_list or () if one.get("metric") == "exact_match"]
+            is_ignored = any(normalised(target, one) == normalised(target.strip(), one) for one in entries)
+            if is_ignored and not is_doubled:
+                return  # the delimiter as above, which the metric removes
             is_lost = target[0].isspace() and is_exact and (bool(study.task.filter_list) or study.shots > 0)
-            severity = None if is_lost else Severity.WARNING
+            severity = None if is_lost and not is_ignored else Severity.WARNING
             yield finding(
                 "the gold answer begins or ends with whitespace", target, "doc_to_target", instance, severity=severity
             )

@@ -200,6 +200,8 @@ def wrong_direction(study: Study) -> Iterator[Finding]:
     """
     for index, entry in enumerate(study.task.metric_list or ()):
         name, is_higher = entry.get("metric"), entry.get("higher_is_better")
+        if is_higher is False and study.has_choices and has_constant_target(study):
+            continue  # a rate, such as of one kind of behavior, which need not be good
         if isinstance(name, str) and isinstance(is_higher, bool) and name in (_LOWER if is_higher else _HIGHER):
             saw = f"{name}: {str(is_higher).lower()}"
             yield finding("higher_is_better contradicts the metric", saw, ("metric_list", index, "higher_is_better"))
@@ -244,39 +246,39 @@ def unfit_aggregation(study: Study) -> Iterator[Finding]:
         if near is not None:
             do = did_you_mean(near, words("metric_keys")) or ""
             yield finding("a key of a metric looks misspelt", near, ("metric_list", index, near), do=do)
-        what = _unfit_aggregation(study, entry)
+        what, fix = _unfit_aggregation(study, entry)
         if what:
-            do = "use exact_match, or output_type: multiple_choice" if "log-likelihoods" in what else ""
-            yield finding(what, str(entry["metric"]), ("metric_list", index), do=do)
+            yield finding(what, str(entry["metric"]), ("metric_list", index), do=fix)
 
 
-def _unfit_aggregation(study: Study, entry: Mapping[str, Any]) -> str:
-    """Return how the aggregation of an entry does not fit what lm-eval's own metric gives for a doc, "" if it does."""
+def _unfit_aggregation(study: Study, entry: Mapping[str, Any]) -> tuple[str, str]:
+    """Return how an aggregation does not fit what lm-eval's own metric gives for a doc, "" if it does, and the fix."""
     around = harness_around(study.task.path.parent) if study.task.path is not None else None
     if around is not None and entry.get("metric") in around.singled_out_metrics and not study.has_choices:
-        return ""  # a fork computes it in another way
+        return "", ""  # a fork computes it in another way
     known = METRICS.get(str(entry.get("metric")))
     aggregation = entry.get("aggregation", known.aggregation if known is not None else None)
     if known is None or entry.get("hf_evaluate") or study.task.process_results is not None:
-        return ""
+        return "", ""
     given = data_table("rules")["metrics_given"].get(study.task.output_type, "").split()
     if given and entry["metric"] not in given:
-        return f"the output type {study.task.output_type} never gives this metric"
+        return f"the output type {study.task.output_type} never gives this metric", ""
     if not isinstance(aggregation, str):
-        return ""
+        return "", ""
     if study.generates and known.function is METRICS["acc"].function and aggregation in ("mean", "median"):
-        own = known.aggregation in _AVERAGES
-        return "a metric for log-likelihoods is used, but the task generates text" if own else _PAIRS_AVERAGED
+        message = "a metric for log-likelihoods is used, but the task generates text"
+        do = "use exact_match, or output_type: multiple_choice"
+        return (message, do) if known.aggregation in _AVERAGES else (_PAIRS_AVERAGED, "")
     if study.has_choices and aggregation == "f1" and len(study.written.doc_to_choice or ()) > _CLASSES_OF_F1:
-        is_list = isinstance(study.written.doc_to_choice, list)
-        return "f1 fails for more than two classes" if is_list else ""
+        do = "set a function as aggregation that averages f1 over the classes"
+        return ("f1 fails for more than two classes", do) if isinstance(study.written.doc_to_choice, list) else ("", "")
     if study.generates or study.has_choices:
         gives_pairs, takes_pairs = (one in _OF_PAIRS for one in (known.aggregation, aggregation))
         if gives_pairs and aggregation in _AVERAGES:
-            return _PAIRS_AVERAGED
+            return _PAIRS_AVERAGED, ""
         if known.aggregation == "mean" and (takes_pairs or aggregation.endswith("perplexity")):
-            return "the aggregation belongs to another metric, and fails on the scores of this one"
-    return ""
+            return "the aggregation belongs to another metric, and fails on the scores of this one", ""
+    return "", ""
 
 
 def _values(trials: Trials | None, trial: AnswerTrial, answer: Any) -> Mapping[str, Any] | None:

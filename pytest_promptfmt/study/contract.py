@@ -255,7 +255,7 @@ def _hashed(text: str) -> Iterator[AskedForm]:
     for match in _HASHES.finditer(text):
         line = text[match.start() :].partition("\n")[0]
         place = re.match(
-            rf"#{{4}} ?(?:{_WEAK}|[A-Za-z]+\b|[\[<({{][A-Za-z][\w ]*[\]>)}}])|#{{4}}(?=[\"'”’`.,]|\s*$)", line
+            rf"#{{4}} ?(?:{_WEAK}|[A-Za-z]+\b|[\[<({{][A-Za-z][\w ]*[\]>)}}])|#{{4}} ?(?=[\"'”’`.,]|\s*$)", line
         )
         if place is not None and asks(text, match.start()):
             yield AskedForm(form="sentence", before="#### ", said=place[0], start=match.start())

@@ -15,6 +15,7 @@ from pytest_promptfmt.study.requested_labels import joined_by_or, lists
         ('Concludi con "La risposta è (X)".', "La risposta è (7)"),
         ("以“答案是X”的格式回答。", "答案是7"),
         ("Give the result on the last line as #### X.", "#### 7"),
+        ('Schreibe in die letzte Zeile nur "#### " und die Zahl.', "#### 7"),
         ("Remember, to end your answer with Final Answer: <answer>.", "Final Answer: 7"),
         ("Put your final answer within \\boxed{}.", "\\boxed{7}"),
         ("Place the number inside <result></result> tags.", "<result>7</result>"),
