@@ -108,7 +108,8 @@ def convert(
         raise SettingsError("--write and --stdout exclude each other")
     path = file.resolve()
     task = _only_task(path, allow_code=allow_code and not no_code)
-    before = _text_of(path)
+    with raising(SourceError, "the file cannot be read", Position(path)):
+        before = gate.read_bytes(path).decode()
     try:
         conversion, notes = _conversion(task, to, format_name, pytest_options(no_code=no_code))
     except CodeNotAllowedError as error:
@@ -169,14 +170,6 @@ def _only_task(path: Path, *, allow_code: bool) -> Task:
         )
     [task] = found.tasks if found is not None else load_tasks(path)  # which raises with the reason
     return bind_functions(task, trusted=lambda _file: True) if allow_code else task
-
-
-def _text_of(path: Path) -> str:
-    try:
-        with raising(SourceError, "the file cannot be read", Position(path)):
-            return gate.read_bytes(path).decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise SourceError("only UTF-8 files can be converted", position=Position(path)) from error
 
 
 def _conversion(

@@ -224,16 +224,19 @@ def load_entry(entry: EntryPoint, what: str, kind: type[PromptfmtError], positio
 
 
 @contextmanager
-def raising(kind: type[PromptfmtError], what: str = "", position: Position | None = None) -> Iterator[None]:
-    """Raise `kind` in place of another error of ours, in its words, and with `what` of an OSError, with its reason."""
+def raising(
+    kind: type[PromptfmtError], what: str = "", position: Position | None = None, hint: str | None = None
+) -> Iterator[None]:
+    """Raise `kind` in place of another error of ours, in its words, or with `what` of a file that cannot be read."""
     try:
         yield
-    except OSError as error:
+    except (OSError, UnicodeDecodeError) as error:
         if not what:
             raise
-        raise kind(f"{what}: {error.strerror or error}", position=position) from error
+        reason = error.strerror or error if isinstance(error, OSError) else f"not UTF-8 at byte {error.start}"
+        raise kind(f"{what}: {reason}", position=position, hint=hint) from error
     except PromptfmtError as error:
-        raise kind(error.message, position=error.position or position, hint=error.hint) from error
+        raise kind(error.message, position=error.position or position, hint=hint or error.hint) from error
 
 
 def display_path(path: Path | str) -> str:

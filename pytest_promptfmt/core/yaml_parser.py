@@ -180,8 +180,6 @@ def _parse(path: Path, data: bytes, stamp: tuple[int, int]) -> ParsedFile:
             node = loader.get_single_node()
             if not isinstance(node, yaml.MappingNode):
                 raise no_mapping(path, node)
-            if b"*" in data and b"&" in data:
-                _check_aliases(path, node)
             places = ((key, key.start_mark) for key, _ in _keys_of(node))
             marks = {_key_of(key): (mark.line + 1, mark.column + 1) for key, mark in places}
             repeated = tuple(_repeated_in(path, node))
@@ -193,8 +191,6 @@ def _parse(path: Path, data: bytes, stamp: tuple[int, int]) -> ParsedFile:
         raise unreadable(path, data) from error
     except yaml.MarkedYAMLError as error:
         raise in_plain_words(path, data, error) from error
-    except RecursionError as error:
-        raise _too_deep(Position(path)) from error
     if not isinstance(values, dict):  # a mapping with the tag of something else, such as !!set
         raise no_mapping(path, node)
     # The few dozen key names are repeated in every file: sharing them saves a third of the memory.
@@ -209,63 +205,43 @@ def _as_utf8(data: bytes) -> bytes:
 
 
 def _check_size(path: Path, data: bytes) -> None:
+    """Raise SourceError for too many values or levels, with all aliases written out, and for an alias of itself."""
     shallow = data.count(b"[") + data.count(b"{") <= MAX_DEPTH and not _DEEP_INDENT.search(data)
     # Every value needs its own line, comma or bracket, and a key.
-    if shallow and 2 * (data.count(b"\n") + data.count(b"\r") + data.count(b",")) < MAX_NODES - 3 * MAX_DEPTH:
+    few = 2 * (data.count(b"\n") + data.count(b"\r") + data.count(b",")) < MAX_NODES - 3 * MAX_DEPTH
+    if shallow and few and not (b"*" in data and b"&" in data):
         return
+    sizes: dict[str | None, tuple[int, int] | None] = {}  # values and levels by anchor, None while it is open
+    opened: list[tuple[str | None, Any]] = []
+    counts = [(0, 0)]
     # libyaml keeps its own stack for events; only composing nodes from them recurses.
-    depth = nodes = 0
     for event in yaml.parse(io.BytesIO(data), Loader=LOADER):
-        if isinstance(event, yaml.NodeEvent):
-            nodes += 1
-            if nodes > MAX_NODES:
-                message, position = f"the file has more than {MAX_NODES:,} values", position_of(path, event.start_mark)
-                raise SourceError(message, position=position, hint=_SEPARATE_DOCS)
+        anchor, size, mark = getattr(event, "anchor", None), (1, 0), event.start_mark
         if isinstance(event, yaml.CollectionStartEvent):
-            depth += 1
-            if depth > MAX_DEPTH:
-                raise _too_deep(position_of(path, event.start_mark))
+            opened.append((anchor, mark))
+            counts.append((1, 0))
+            size = (0, 0)
         elif isinstance(event, yaml.CollectionEndEvent):
-            depth -= 1
-
-
-def _too_deep(position: Position) -> SourceError:
-    return SourceError(f"lists and mappings are nested more than {MAX_DEPTH} deep", position=position)
-
-
-def _check_aliases(path: Path, root: yaml.Node) -> None:
-    measured: dict[int, tuple[int, int]] = {}
-    open_nodes: set[int] = set()
-
-    def measure(node: yaml.Node) -> tuple[int, int]:
-        if isinstance(node, yaml.ScalarNode):
-            return 1, 0
-        identity = id(node)
-        if identity in open_nodes:
-            raise SourceError(
-                "this value contains an alias of itself",
-                position=position_of(path, node.start_mark),
-                hint="write the value instead of the alias",
-            )
-        if identity not in measured:
-            open_nodes.add(identity)
-            values, depth = 1, 0
-            for child in node.value:
-                for part in child if isinstance(child, tuple) else (child,):
-                    below = measure(part)
-                    values, depth = values + below[0], max(depth, below[1])
-                if depth >= MAX_DEPTH:
-                    raise _too_deep(position_of(path, node.start_mark))
-                if values > MAX_NODES:
-                    raise SourceError(
-                        f"the YAML aliases expand to more than {MAX_NODES:,} values",
-                        position=position_of(path, node.start_mark),
-                    )
-            open_nodes.discard(identity)
-            measured[identity] = values, depth + 1
-        return measured[identity]
-
-    measure(root)
+            (anchor, mark), (values, levels) = opened.pop(), counts.pop()
+            size = values, levels + 1
+        elif isinstance(event, yaml.AliasEvent):
+            known = sizes.get(event.anchor, size)
+            if known is None:
+                mark = next(mark for anchor, mark in reversed(opened) if anchor == event.anchor)
+                hint = "write the value instead of the alias"
+                raise SourceError("this value contains an alias of itself", position=position_of(path, mark), hint=hint)
+            size = known
+        elif not isinstance(event, yaml.ScalarEvent):
+            continue
+        if anchor is not None:
+            sizes[anchor] = size if size[0] else None
+        counts[-1] = counts[-1][0] + size[0], max(counts[-1][1], size[1])
+        if len(opened) + size[1] > MAX_DEPTH:
+            message = f"lists and mappings are nested more than {MAX_DEPTH} deep"
+            raise SourceError(message, position=position_of(path, mark))
+        if counts[-1][0] > MAX_NODES:
+            message = f"the file has more than {MAX_NODES:,} values, its aliases written out"
+            raise SourceError(message, position=position_of(path, mark), hint=_SEPARATE_DOCS)
 
 
 def _keys_of(mapping: yaml.MappingNode) -> Iterator[tuple[yaml.ScalarNode, yaml.Node]]:

@@ -22,7 +22,7 @@ _BACKENDS: Final = {
     "tiny": ("transformers", "TransformersModel.load_tiny"),
     "hf": ("transformers", "TransformersModel.load"),
     "openai": ("openai", "ServerModel.connect"),
-    "replay": ("recording", "ReplayModel.read"),
+    "replay": ("recording", "ReplayModel"),
 }
 """The built-in backends: the module here, which is imported when it is needed, and what opens one."""
 

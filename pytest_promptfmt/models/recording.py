@@ -84,11 +84,8 @@ def digest_of(ids: Sequence[int] | None) -> str | None:
 
 def read_entries(path: Path) -> list[RecordingEntry]:
     """Return the entries of a recording; raises ModelError with the first line that is not one."""
-    try:
-        with raising(ModelError, "the recording cannot be read", Position(path)), gate.open_text(path) as file:
-            return [_entry(line, Position(path, number)) for number, line in enumerate(file, start=1) if line.strip()]
-    except UnicodeDecodeError as error:
-        raise ModelError("the recording is not UTF-8", position=Position(path)) from error
+    with raising(ModelError, "the recording cannot be read", Position(path)), gate.open_text(path) as file:
+        return [_entry(line, Position(path, number)) for number, line in enumerate(file, start=1) if line.strip()]
 
 
 def _entry(line: str, position: Position) -> RecordingEntry:
@@ -132,13 +129,9 @@ class ReplayModel:
 
     tokenizer: Tokenizer | None = None
 
-    @classmethod
-    def read(cls, file: str, _options: ModelOptions) -> ReplayModel:
-        """Return the answers of a file; raises as the constructor."""
-        return cls(Path(file))
-
-    def __init__(self, path: Path) -> None:
+    def __init__(self, file: str | Path, _options: ModelOptions | None = None) -> None:
         """Read a recording; raises ModelError for a file that is not one, or of several models."""
+        path = Path(file)
         entries = read_entries(path)
         if not entries:
             raise ModelError(

@@ -285,12 +285,8 @@ def error_key(file: str, task: str, message: str) -> str:
 
 def read_entries(path: Path) -> tuple[BaselineEntry, ...]:
     """Return the entries of a file. Raises SettingsError, naming the line, for a file that is not a baseline."""
-    what = f"the baseline {display_path(path)} cannot be read"
-    try:
-        with raising(SettingsError, what):
-            lines = gate.read_text(path).removesuffix("\n").split("\n")
-    except UnicodeDecodeError as error:
-        raise SettingsError(f"{what}: {error}") from error
+    with raising(SettingsError, f"the baseline {display_path(path)} cannot be read"):
+        lines = gate.read_text(path).removesuffix("\n").split("\n")
     entries = []
     for number, line in enumerate(lines, 1):
         reason = "this line is not JSON"

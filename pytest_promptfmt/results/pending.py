@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pytest_promptfmt.core import gate, writing
-from pytest_promptfmt.core.errors import Position, SettingsError, SnapshotError, display_path
+from pytest_promptfmt.core.errors import Position, SettingsError, SnapshotError, display_path, raising
 from pytest_promptfmt.core.files import private_directory
 from pytest_promptfmt.core.json_values import value_of
 from pytest_promptfmt.core.outcome import Outcome
@@ -119,13 +119,9 @@ def read_edits(path: Path, top: Path) -> list[Edit]:
     Raises SettingsError for a file that cannot be read or is not such a list, SnapshotError for one that would change
     anything else.
     """
-    try:
+    hint = None if path.exists() else gate.missing_hint(path)
+    with raising(SettingsError, f"{display_path(path)} cannot be read", hint=hint):
         text = gate.read_text(path)
-    except OSError as error:
-        hint = None if path.exists() else gate.missing_hint(path)
-        raise SettingsError(f"{display_path(path)} cannot be read: {error.strerror}", hint=hint) from error
-    except UnicodeDecodeError as error:
-        raise SettingsError(f"not UTF-8 at byte {error.start}", position=Position(path)) from error
     edits = []
     for number, line in enumerate(text.splitlines(), 1):
         try:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pytest_promptfmt.core import writing
-from pytest_promptfmt.core.errors import SettingsError, did_you_mean, display_path
+from pytest_promptfmt.core.errors import SettingsError, did_you_mean, display_path, load_entry
 from pytest_promptfmt.core.finding import Severity
 from pytest_promptfmt.results.baseline import write_baseline
 from pytest_promptfmt.results.html import html_report
@@ -138,11 +138,7 @@ def find_writer(name: str) -> Writer:
         known = [*WRITERS, *found]
         hint = did_you_mean(name, known) or f"known: {', '.join(known)}"
         raise SettingsError(f"there is no output {name!r}", hint=hint)
-    try:
-        content = found[name].load()
-    except Exception as error:
-        raise SettingsError(f"the writer {name!r} of {found[name].value} cannot be imported: {error}") from error
-    return Writer(content=content)
+    return Writer(content=load_entry(found[name], f"the writer {name!r} of", SettingsError))
 
 
 def publish(result: RunResult, files: Sequence[tuple[str, Path]], *, step_summary: Path | None = None) -> Iterator[str]:

@@ -207,11 +207,8 @@ def _named(folder: Path, written: str, where: Position | None) -> Path:
 
 
 def _read_template(path: Path, where: Position | None) -> str:
-    try:
-        with raising(SettingsError, f"{display_path(path)} cannot be read", where):
-            return gate.read_bytes(path, limit=_MAX_TEMPLATE_BYTES).decode()
-    except UnicodeDecodeError as error:
-        raise SettingsError(f"{display_path(path)} is not UTF-8 at byte {error.start}", position=where) from error
+    with raising(SettingsError, f"{display_path(path)} cannot be read", where):
+        return gate.read_bytes(path, limit=_MAX_TEMPLATE_BYTES).decode()
 
 
 def given_profiles(

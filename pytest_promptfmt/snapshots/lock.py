@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pytest_promptfmt.core import gate, writing
-from pytest_promptfmt.core.errors import Position, PromptfmtError, SnapshotError, raising
+from pytest_promptfmt.core.errors import Position, SnapshotError, raising
 from pytest_promptfmt.core.json_values import data_of, text, value_of
 from pytest_promptfmt.core.outcome import UsedTokenizer
 from pytest_promptfmt.core.release import LATEST, Release, release_of
@@ -66,16 +66,10 @@ def read_lock(path: Path) -> Locked:
 
     Raises SnapshotError with the line for a file that is not as written: edited, cut off, with conflict markers.
     """
-    try:
-        parsed = parse_file(path, gate.status_of(path))
-    except FileNotFoundError:
-        if gate.is_there(path):
-            raise SnapshotError("the file is a broken link", position=Position(path), hint=_RENEW) from None
+    if not gate.is_there(path):
         return Locked()
-    except OSError as error:
-        raise SnapshotError(f"the file cannot be read: {error.strerror or error}", position=Position(path)) from error
-    except PromptfmtError as error:
-        raise SnapshotError(error.message, position=error.position or Position(path), hint=_RENEW) from error
+    with raising(SnapshotError, "the file cannot be read", Position(path), _RENEW):
+        parsed = parse_file(path, gate.status_of(path))
     sections = {name: parsed.values.get(name, {}) for name in (_TOP, _ORIGINS)}
     release = parsed.values.get(_RELEASE, "")
     is_ours = isinstance(release, str) and all(isinstance(section, Mapping) for section in sections.values())

@@ -21,6 +21,7 @@ from pytest_promptfmt.core.errors import (
     UnavailableError,
     did_you_mean,
     display_path,
+    raising,
 )
 from pytest_promptfmt.core.task import FunctionRef, Locate, Task, locate_nowhere, nearest
 from pytest_promptfmt.tasks.recognition import FileKind, kind_of, read_if_task
@@ -62,10 +63,8 @@ def read_task_yaml(
     Members of a group are looked up in `index`, else below the file's own folder. `class_readers` make the task of a
     class. Raises SourceError, with the position, for a file that looks like a task or group and cannot be read as one.
     """
-    try:
+    with raising(SourceError, "the file cannot be read", Position(path)):
         file = read_if_task(path)
-    except OSError as error:
-        raise SourceError(f"the file cannot be read: {error.strerror}", position=Position(path)) from error
     if file is None:
         return None
     notes = tuple(

@@ -186,8 +186,11 @@ def _collect(parsed: ParsedFile, route: tuple[Path, ...], reading: _Reading) -> 
 def _parse_first(path: Path, data: bytes | None) -> ParsedFile:
     try:
         return parse_file(path, gate.status_of(path), data)
+    except FileNotFoundError as error:
+        hint = did_you_mean(path.name, gate.names_in(path.parent))
+        raise SourceError("the file does not exist", position=Position(path), hint=hint) from error
     except OSError as error:
-        raise _unreadable(path, error) from error
+        raise SourceError(f"the file cannot be read: {error.strerror or error}", position=Position(path)) from error
 
 
 def _include_target(folder: Path, entry: Any, position: Position | None) -> Path:
@@ -233,11 +236,3 @@ def _second_visit(
     )
     error.cause = repeated
     return error
-
-
-def _unreadable(path: Path, error: OSError) -> SourceError:
-    position = Position(path)
-    if isinstance(error, FileNotFoundError):
-        hint = did_you_mean(path.name, gate.names_in(path.parent))
-        return SourceError("the file does not exist", position=position, hint=hint)
-    return SourceError(f"the file cannot be read: {error.strerror or error}", position=position)

@@ -243,7 +243,7 @@ def test_missing_file_folder_and_other_encodings_are_told(task: Path) -> None:
     assert "did you mean 'capitals.yaml'?" in promptfmt("convert", "capital.yaml", "--to", "mcq").stderr
     assert "this is a folder" in promptfmt("convert", ".", "--to", "mcq").stderr
     task.write_bytes(TASK.encode("utf-16"))
-    assert "only UTF-8 files can be converted" in promptfmt("convert", "capitals.yaml", "--to", "mcq").stderr
+    assert "the file cannot be read: not UTF-8 at byte" in promptfmt("convert", "capitals.yaml", "--to", "mcq").stderr
 
 
 @pytest.mark.parametrize(

@@ -258,7 +258,7 @@ def test_nesting_as_people_write_it_is_accepted(tmp_path: Path) -> None:
 def test_aliases_that_multiply_are_refused(tmp_path: Path) -> None:
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x]"]
     lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 12)]
-    assert "expand to more than" in refused(tmp_path, {"t.yaml": "\n".join(lines)}).message
+    assert "300,000 values, its aliases written out" in refused(tmp_path, {"t.yaml": "\n".join(lines)}).message
 
 
 def test_aliases_that_nest_without_end_are_refused(tmp_path: Path) -> None:

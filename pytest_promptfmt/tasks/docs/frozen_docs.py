@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from pytest_promptfmt.core.docs import Doc
 from pytest_promptfmt.core.errors import DocsError, PromptfmtError, SettingsError, did_you_mean
-from pytest_promptfmt.core.task import Task
+from pytest_promptfmt.core.task import Task, with_leaves
 from pytest_promptfmt.tasks.docs.data_files import MAX_DOCS, read_data_file
 from pytest_promptfmt.tasks.docs.doc_sources import load_docs
 from pytest_promptfmt.tasks.docs.local_data import local_files
@@ -199,15 +199,11 @@ class Redaction:
             raise SettingsError(f"--redact {rule!r}: {error}") from error
         return cls(match[1], pattern, match[3])
 
-    def apply(self, value: Any) -> Any:
-        """Return a value with its texts redacted, also inside lists and mappings."""
-        if isinstance(value, str):
-            return self.replacement if self.pattern is None else self.pattern.sub(self.replacement, value)
-        if isinstance(value, list | tuple):
-            return [self.apply(item) for item in value]
-        if isinstance(value, Mapping):
-            return {key: self.apply(item) for key, item in value.items()}
-        return value
+    def apply(self, value: Any, *_keys: str | int) -> Any:
+        """Return a text redacted, any other value as it is."""
+        if not isinstance(value, str):
+            return value
+        return self.replacement if self.pattern is None else self.pattern.sub(self.replacement, value)
 
 
 def redacted(docs: Sequence[Doc], rules: Sequence[Redaction]) -> Iterator[dict[str, Any]]:
@@ -220,7 +216,7 @@ def redacted(docs: Sequence[Doc], rules: Sequence[Redaction]) -> Iterator[dict[s
         changed = dict(doc)
         for rule in rules:
             if rule.column in changed:
-                changed[rule.column] = rule.apply(changed[rule.column])
+                changed[rule.column] = with_leaves(changed[rule.column], rule.apply)
         yield changed
 
 

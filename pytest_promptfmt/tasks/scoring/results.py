@@ -16,7 +16,7 @@ from typing import Any, Final
 from pytest_promptfmt.core.docs import Doc
 from pytest_promptfmt.core.errors import PromptfmtError, ScoringError
 from pytest_promptfmt.core.prompt import Place
-from pytest_promptfmt.core.task import FunctionRef, OutputType, Task
+from pytest_promptfmt.core.task import FunctionRef, OutputType, Task, with_leaves
 from pytest_promptfmt.tasks.import_failures import lacking
 from pytest_promptfmt.tasks.rendering.field_mappings import choice_field, target_field, text_field
 from pytest_promptfmt.tasks.scoring.budget import plain_key
@@ -299,15 +299,11 @@ def score_texts(values: Mapping[str, Any] | BaseException) -> dict[str, str]:
     """Return the values of metrics as texts, by name in order; an exception that took their place under no name."""
     if isinstance(values, BaseException):
         return {"": f"! {type(values).__name__}"}
-    return {str(name): _ADDRESS.sub("", repr(_plain(values[name]))) for name in sorted(values, key=str)}
+    return {str(name): _ADDRESS.sub("", repr(with_leaves(values[name], _plain))) for name in sorted(values, key=str)}
 
 
-def _plain(value: Any) -> Any:
-    """Return a value in Python's own types, and numbers without the noise of the last digits."""
-    if isinstance(value, Mapping):
-        return {key: _plain(one) for key, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [*map(_plain, value)]
+def _plain(value: Any, *_keys: str | int) -> Any:
+    """Return a value in Python's own types, a number without the noise of its last digits."""
     value = value.tolist() if hasattr(value, "tolist") else value  # of numpy
     return float(f"{value:.12g}") if isinstance(value, float) else value
 
