@@ -292,6 +292,11 @@ def quoted(text: str) -> str:
     return repr(text if len(text) <= 60 else text[:57] + "…")
 
 
+def json_mistake(error: ValueError) -> str:
+    """Return Python's message about invalid JSON, without the words that introduce the position."""
+    return str(getattr(error, "msg", error)).rstrip(": ").removesuffix(" at").removesuffix(" starting")
+
+
 def named_value(value: object) -> str:
     """Return a value of YAML or JSON as messages about its type show it."""
     if value is None or isinstance(value, Mapping | list):

@@ -331,10 +331,11 @@ def missing_hint(path: Path) -> str:
     folder = display_path(path.parent)
     if not path.parent.is_dir():
         return f"there is no folder {folder}"
-    where, names = "the working directory" if folder == "." else folder, names_in(path.parent)
+    where = "the working directory" if folder == "." else f"the folder {folder}"
+    names = names_in(path.parent)
     shown = [repr(name) for name in names if not name.startswith(".")] or ["no such file or folder"]
     more = ", …" if len(shown) > _SHOWN_NAMES else ""
-    return did_you_mean(path.name, names) or f"{where} has {', '.join(shown[:_SHOWN_NAMES])}{more}"
+    return did_you_mean(path.name, names) or f"{where} contains {', '.join(shown[:_SHOWN_NAMES])}{more}"
 
 
 def _require_ordinary(status: os.stat_result, path: Path | str, limit: int | None) -> None:

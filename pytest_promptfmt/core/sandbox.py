@@ -37,7 +37,7 @@ def require(size: int) -> None:
     if size > MAX_CHARACTERS:
         raise LimitExceededError(
             f"the template makes a text or list of more than {MAX_CHARACTERS:,} characters or elements",
-            hint="shorten the loop, or the product such as `text * number`",
+            hint="shorten the loop, or a product such as `text * number`",
         )
 
 

@@ -151,7 +151,9 @@ def _guarded(construct: Callable[[Any, Any], Any], what: str) -> Callable[[_Load
     def guarded(loader: _Loader, node: yaml.Node) -> Any:
         text = node.value if isinstance(node.value, str) else ""
         # int() refuses as many digits, and 1:1:1:… (base 60) would take quadratic time.
-        problem = f"a number of {len(text)} digits" if len(text) > MAX_DIGITS and what == "number" else None
+        problem = (
+            f"a number with {len(text)} digits is too long" if len(text) > MAX_DIGITS and what == "number" else None
+        )
         if problem is None:
             try:
                 return construct(loader, node)
@@ -380,7 +382,7 @@ def in_plain_words(path: Path, data: bytes, error: yaml.MarkedYAMLError) -> Sour
         return SourceError(
             f"unknown tag {tag['tag']}; lm-eval 0.4.13 knows only !function",
             position=position,
-            hint=did_you_mean(tag["tag"], ["!function"]) or "put text that starts with '!' in quotes",
+            hint=did_you_mean(tag["tag"], ["!function"]) or "put quotes around text that starts with '!'",
         )
     known = data_table("yaml_errors")["plain_words"]
     entry = next((each for each in known if re.search(each["problem"], problem)), None)
@@ -390,5 +392,5 @@ def in_plain_words(path: Path, data: bytes, error: yaml.MarkedYAMLError) -> Sour
         message, hint = f"{problem} ({error.context})" if error.context else problem, None
     lines = data.decode("utf-8", "replace").splitlines()[: mark.line + 1] if mark is not None else []
     if any(re.search(r":\s+\{[{%]", line) is not None for line in lines[-2:]):
-        hint = "put a Jinja template that starts with '{{' or '{%' in quotes or after '|'"
+        hint = "put quotes around a Jinja template that starts with '{{' or '{%', or write it after '|'"
     return SourceError(f"not valid YAML: {message}", position=position, hint=hint)

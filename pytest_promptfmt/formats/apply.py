@@ -167,7 +167,7 @@ def _obstacles(task: Task) -> Iterator[tuple[str, str, str]]:
         hint = "remove the format: tasks with this output type have no question, only plain text"
         yield "output_type", f"a task with output_type {task.output_type}", hint
     if task.config.get("use_prompt") is not None:
-        hint = "replace use_prompt by the columns for doc_to_text, doc_to_target and doc_to_choice"
+        hint = "replace use_prompt with doc_to_text, doc_to_target and doc_to_choice, and set each to a column"
         yield "use_prompt", "a task with use_prompt, which already defines the prompt", hint
 
 
@@ -274,7 +274,7 @@ def _declared(task: Task) -> dict[str, _Declared]:
         raise task.error(FormatError, message, "formats", hint=hint)
     if not value:
         message = "formats is an empty mapping"
-        raise task.error(FormatError, message, "formats", hint="write formats: mcqa, or leave the key out")
+        raise task.error(FormatError, message, "formats", hint="write `formats: mcqa`, or remove the key")
     if "type" in value:
         base = _checked_name(value["type"], task, ("formats", "type"))
         return {base: _Declared(base, _without_type(value), ("formats",))}
@@ -289,7 +289,7 @@ def _declared_entry(task: Task, name: str, entry: Any) -> _Declared:
     if entry is None or isinstance(entry, str):
         return _Declared(name if entry is None else entry, {}, keys)
     message = f"formats: {name} must be null, the name of a format, or a mapping of fields, not {entry!r}"
-    hint = f"to override fields of one format, write formats: {{type: mcqa, {name}: …}}"
+    hint = f"to override fields of one format, write `formats: {{type: mcqa, {name}: …}}`"
     raise task.error(FormatError, message, *keys, hint=hint)
 
 

@@ -225,7 +225,7 @@ def _gold(choices: FormatChoices, answer: FormatField) -> str:
         f" else {value}|int if ({text}).isdecimal()"
         f" else {_LETTERS}.index({text}) if {text}|length == 1 and ({text}) in {_LETTERS} else -1"
     )
-    message = f"{literal('the answer ')} ~ ({value}|tojson) ~ {literal(' is none of the ')}"
+    message = f"{literal('the answer ')} ~ ({value}|tojson) ~ {literal(' is not one of the ')}"
     return (
         f"{before}{{% set _texts = {choices.texts} %}}{{% set _gold = {expression} %}}"
         f"{{% if not 0 <= _gold < _texts|length %}}"

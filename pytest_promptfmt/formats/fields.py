@@ -26,8 +26,8 @@ FIELD_NAMES = {"question": "doc_to_text", "choices": "doc_to_choice", "answer": 
 MAPPING_KEYS = tuple(FIELD_NAMES.values())
 
 _FIELDS_HINT = (
-    "give formats the fields under metadata: {promptfmt: {fields: {question: …, choices: …, answer: …}}}."
-    " The prompt of the task itself does not change"
+    "set the fields that formats use: metadata: {promptfmt: {fields: {question: …, choices: …, answer: …}}}."
+    " This does not change the prompt of the task itself"
 )
 _OPENING_CUE = re.compile(r"\A\s*(?:Question|Query|Problem|Q)\s*[:.]\s*", re.IGNORECASE)
 _CLOSING_CUE = re.compile(
@@ -179,18 +179,20 @@ def read_mappings(task: Task, format_name: str) -> Mappings:
     if not isinstance(text, str) or not has_markup(text) or _is_expression(text):
         if labels is not None:
             message = (
-                f"doc_to_choice lists the labels {', '.join(labels)}, and doc_to_text is only the question, so format"
-                f" {format_name!r} cannot find the choices"
+                f"doc_to_text is only the question, and doc_to_choice has only the labels {', '.join(labels)},"
+                f" so format {format_name!r} cannot find the choices"
             )
             raise task.error(FormatError, message, "doc_to_choice", hint=_FIELDS_HINT)
         return Mappings(text, choices, task.doc_to_target)
     segments = segments_of(text)
     if segments is None:
-        raise _unreadable(task, format_name, "it has Jinja statements")
+        raise _unreadable(task, format_name, "doc_to_text has Jinja statements")
     if labels is not None:
         found = listed_choices(segments, labels)
         if found is None:
-            raise _unreadable(task, format_name, f"it has no list of choices with the labels {', '.join(labels)}")
+            raise _unreadable(
+                task, format_name, f"doc_to_text has no list of choices with the labels {', '.join(labels)}"
+            )
         question = [*segments[: found.first], (False, found.labels[0][1])]
         listed = f"{{{{ [{', '.join(found.expressions)}] }}}}"
         return _noted(task, _without_cues(question, closing=False), listed)

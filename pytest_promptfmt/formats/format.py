@@ -194,7 +194,8 @@ def check_choice_format(value: Any) -> None:
         if name not in ("label", "choice"):
             meant = did_you_mean(str(name), ("label", "choice")) or hint
             raise refusal(
-                f"choice_format {value!r} has the unknown {{{name}}}; known are {{label}} and {{choice}}", hint=meant
+                f"choice_format {value!r} has the unknown field {{{name}}}; expected {{label}} or {{choice}}",
+                hint=meant,
             )
         if width or conversion:
             raise refusal(f"choice_format {value!r}: {{{name}}} cannot have a width or conversion", hint=hint)

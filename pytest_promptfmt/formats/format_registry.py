@@ -99,7 +99,7 @@ def _entry_point_formats() -> Mapping[str, Format]:
 
 
 def _formats_of(entry_point: EntryPoint) -> Iterator[Format]:
-    value = load_entry_point(entry_point, hint=f"it must be a Format or a list of them: {entry_point.value}")
+    value = load_entry_point(entry_point, hint=f"{entry_point.value} must be a Format or a list of Formats")
     for format_ in (value,) if isinstance(value, Format) else value:
         if not isinstance(format_, Format):
             raise FormatError(f"the entry point {entry_point.name!r} gives {format_!r}, which is not a Format")
@@ -161,7 +161,7 @@ def _read_format(path: Path, start: Callable[[str | None, Position], Format]) ->
     base_name = fields.get("type")
     if "type" in fields and not isinstance(base_name, str):
         raise FormatError(
-            f"type {base_name!r} is not the name of a format", position=where("type"), hint="write type: mcqa"
+            f"`type` must be the name of a format, not {base_name!r}", position=where("type"), hint="write `type: mcqa`"
         )
     base = start(base_name, where("type"))
     documentation: dict[str, Any] = {key: str(fields[key] or "") for key in DOCUMENTATION_FIELDS if key in fields}

@@ -100,7 +100,7 @@ def _varied(format_: Format, variant: Variant) -> Format:
             hint=did_you_mean(variant.value, axis.values),
         )
     if not has_axis(format_, variant.axis):
-        reason = f"the axis {axis.name} changes {axis.summary}"
+        reason = f"the axis {axis.name!r} changes {axis.summary}"
         raise FormatError(f"{variant.id!r} has no effect in format {format_.name!r}", hint=reason)
     return format_.changed(axis.change(format_, variant.value))
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from pytest_promptfmt.core import gate
-from pytest_promptfmt.core.errors import Position, TokenizerError, raising
+from pytest_promptfmt.core.errors import Position, TokenizerError, json_mistake, raising
 from pytest_promptfmt.core.files import hub_cache
 from pytest_promptfmt.profiles import frozen_tokenizers
 from pytest_promptfmt.profiles.tokenizer import Facts, Tokenizer
@@ -201,7 +201,7 @@ def read_json(file: Path) -> dict[str, Any]:
     except json.JSONDecodeError as error:
         ended = error.pos >= len(error.doc.rstrip()) or error.msg.startswith("Unterminated")
         raise TokenizerError(
-            f"not JSON: {error.msg}",
+            f"not JSON: {json_mistake(error)}",
             position=Position(file, error.lineno, error.colno),
             hint="the file ends too early: copy or download the file again" if ended else None,
         ) from error

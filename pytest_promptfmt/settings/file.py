@@ -71,8 +71,8 @@ def _profile(parsed: ParsedFile, name: Any, written: Any) -> Iterator[tuple[str,
             f"{name!r} cannot be the name of a profile",
             position=parsed.locate(keys) or parsed.locate(("profiles",)),
             hint=(
-                "the name is used in test ids and file names, so it cannot have "
-                "whitespace, or any of , : = * ? [ ] / \\"
+                "the name is used in test ids and file names, so whitespace and "
+                "the characters , : = * ? [ ] / \\ are not allowed"
             ),
         )
     if not isinstance(written, Mapping):

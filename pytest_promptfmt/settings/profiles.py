@@ -21,7 +21,6 @@ from pytest_promptfmt.core.profile import (
     CHAT_TEMPLATES,
     ENGINES,
     MISTRAL_PREFIX,
-    OWN,
     PLAIN,
     RECORDED,
     TEMPLATE,
@@ -85,7 +84,7 @@ def defined_profiles(
             raise SettingsError(
                 f"the profile {name!r} is built in",
                 position=file.position("profiles", name),
-                hint="choose another name" + (f", with `extends: {name}`" if name in BUILTIN_PROFILES else ""),
+                hint="choose another name" + (f", and add `extends: {name}`" if name in BUILTIN_PROFILES else ""),
             )
         build(name, ())
     return built
@@ -191,10 +190,10 @@ def with_template(profile: Profile, written: str | None, folder: Path, where: Po
         )
     if profile.tokenizer is None:
         raise SettingsError(
-            f"unknown chat template {written!r} (the profile has no tokenizer that could contain it)",
+            f"unknown chat template {written!r}: the profile has no tokenizer in which to look for it",
             position=where,
             hint=did_you_mean(written, CHAT_TEMPLATES)
-            or f"name a file, or one of {', '.join((OWN, NONE, *CHAT_TEMPLATES))}",
+            or f"use a file, or one of {', '.join((NONE, *CHAT_TEMPLATES))}. Other templates need a tokenizer",
         )
     return replace(
         profile, chat_template=None, template_name=written, template_file=None, origin=where or profile.origin

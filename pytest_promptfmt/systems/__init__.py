@@ -242,8 +242,8 @@ def head_of(path: Path) -> bytes:
 
 def shapes() -> str:
     """Return what files with tasks look like, for errors about other files."""
-    systems = reversed(tuple(known_systems().values()))
-    return f"the top level needs {'; or '.join(each.shape for each in systems if isinstance(each, DescribesFiles))}"
+    known = [each.shape for each in known_systems().values() if isinstance(each, DescribesFiles)]
+    return f"the top level needs one of these: {'; '.join(reversed(known))}"
 
 
 @cache

@@ -23,7 +23,7 @@ class LmEval(System):
 
     name = "lm-eval"
     suffixes = (".yaml", ".yml")
-    shape = "`task` in a task, `group` and `task` in a group"
+    shape = "`task` (task); `group` and `task` (group)"
     packages = ("lm_eval",)
     distribution = "lm-eval"
     sends_whole = False

@@ -55,10 +55,14 @@ class Deferred:
         except ImportError:  # of a package that is not installed
             raise
         except Exception as error:
-            raise MissingResourceError(f"{self!r}: {error}", NOT_FROM_HUB) from error
+            raise MissingResourceError(self.failure(error), NOT_FROM_HUB) from error
 
     def __repr__(self) -> str:
         return f"<{self.__what}, not loaded yet>"
+
+    def failure(self, reason: object) -> str:
+        """Return the message for a load that failed."""
+        return f"{self.__what} failed to load: {reason}"
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -197,7 +201,7 @@ def load_for(function: object) -> tuple[str, Exception] | None:
                 try:
                     reached.scope[name] = value.value()
                 except Exception as error:  # of a hub, a package or a download
-                    return f"{value!r}: {type(error).__name__}: {str(error).partition(chr(10))[0]}", error
+                    return value.failure(f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"), error
     return None
 
 

@@ -184,7 +184,7 @@ class CodeImporter:
         if (missing := load_for(found)) is not None:
             what, error = missing
             lacking = missing_resource(error, ref.file) or NOT_FROM_HUB
-            raise MissingResourceError(f"{key}: !function {ref} uses {what}", lacking, position=position) from error
+            raise MissingResourceError(f"{key}: !function {ref}: {what}", lacking, position=position) from error
         return found
 
     def function(
@@ -264,7 +264,7 @@ class CodeImporter:
 
     def _require_trusted(self, file: Path, what: str, position: Position | None) -> None:
         if not self.trusted(file):
-            message = f"{what} would run {display_path(file)}, but its code is not allowed to run"
+            message = f"{what} needs the code of {display_path(file)}, which is not allowed to run"
             raise CodeNotAllowedError(message, position=position)
 
 

@@ -268,7 +268,11 @@ def _check_sampler(sampler: Any, where: _Where) -> None:
         return
     if isinstance(sampler, str) and (harness := where.harness) is not None and harness.has_sampler(sampler):
         return
-    hint = did_you_mean(sampler, SAMPLERS) if isinstance(sampler, str) else "or use a !function with a sampler class"
+    hint = (
+        did_you_mean(sampler, SAMPLERS)
+        if isinstance(sampler, str)
+        else "use one of these, or a !function with a sampler class"
+    )
     message = f"unknown sampler {_what(sampler)}; known: {', '.join(SAMPLERS)}"
     raise where.error(message, "fewshot_config", "sampler", hint=hint)
 

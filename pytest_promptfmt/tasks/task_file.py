@@ -211,7 +211,7 @@ class GroupTasks:
             elif isinstance(member, Mapping):
                 self._mapping(spot, member)
             else:
-                raise self._error(spot, f"a member of a group is a name or a mapping, not {member!r}")
+                raise self._error(spot, f"a member of a group must be a name or a mapping, but this one is {member!r}")
 
     def _mapping(self, spot: _Spot, member: Mapping[Any, Any]) -> None:
         if "group" in member:
@@ -364,7 +364,7 @@ class GroupTasks:
         name = member[key]
         if isinstance(name, str) and name:
             return name
-        hint = "give the inner group a name: `- group: name` with this list under `task`"
+        hint = "a list of tasks needs a group name: write `- group: name` with this list under `task`"
         message = f"`{key}` of a group member must be one name, not {name!r}"
         raise SourceError(message, position=place.at(key), hint=hint if isinstance(name, list) else None)
 

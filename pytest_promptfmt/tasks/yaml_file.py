@@ -232,7 +232,7 @@ def _second_visit(
     error = SourceError(
         message,
         position=parsed.locate(keys),
-        hint="include the shared file only once. Otherwise, lm-eval 0.4.12 and later ignore the task",
+        hint="remove one of these includes. Otherwise, lm-eval 0.4.12 and later ignore the task",
     )
     error.cause = repeated
     return error

@@ -84,8 +84,8 @@ def test_an_error_of_the_system_is_a_message_only_if_it_is_known_what_failed() -
 def test_an_error_of_ours_keeps_its_place_and_words_in_another_kind() -> None:
     here, there = Position(Path("a.yaml"), 1), Position(Path("b.yaml"), 2)
     with pytest.raises(SettingsError) as found, raising(SettingsError, "the file cannot be read", here):
-        raise SourceError("no mapping", position=there, hint="write one")
-    assert (found.value.message, found.value.position, found.value.hint) == ("no mapping", there, "write one")
+        raise SourceError("not a mapping", position=there, hint="write a: 1")
+    assert (found.value.message, found.value.position, found.value.hint) == ("not a mapping", there, "write a: 1")
 
 
 def test_what_makes_a_missing_resource_available_is_the_hint() -> None:

@@ -178,7 +178,7 @@ def test_an_answer_means_the_same_choice_in_every_format(name: Any, answer: Any)
 def test_an_answer_that_is_none_of_the_choices_is_refused(name: Any, answer: Any) -> None:
     made = apply_format(task_with(), name)
     doc = {"question": "Q", "choices": ["Oslo", "Rome", "Bonn"], "answer": answer}
-    with pytest.raises(RenderError, match="is none of the 3 choices"):
+    with pytest.raises(RenderError, match="is not one of the 3 choices"):
         list(made.render(TaskDocs.in_memory([doc]), num_fewshot=0))
 
 
@@ -265,7 +265,7 @@ MISTAKES = {
     "line of a choice": (
         "formats:\n  type: mcqa\n  choice_format: '{lable}: {choice}'",
         7,
-        "has the unknown {lable}",
+        "has the unknown field {lable}",
         "did you mean 'label'?",
     ),
     "label set": ("formats:\n  type: mcqa\n  choice_labels: leters", 7, "'leters' is not a set of labels", "letters"),

@@ -63,10 +63,10 @@ def test_choices_are_read_behind_their_labels(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "choices", "says"),
     [
-        ("{% for c in choices %}{{ c }}{% endfor %}", "choices", "it has Jinja statements"),
-        ("Question: {{question}}\nAnswer:", LETTERS, "it has no list of choices with the labels "),
-        ("{{question}}\nA. {{a}}\nC. {{c}}\nB. {{b}}\nAnswer:", LETTERS, "it has no list of choices with the labels "),
-        ("{{question}}\nA. {{a}}\nB. {{b}}\nC. {{c}}\n{{more}}", LETTERS, "it has no list of choices with the labels "),
+        ("{% for c in choices %}{{ c }}{% endfor %}", "choices", "doc_to_text has Jinja statements"),
+        ("Question: {{question}}\nAnswer:", LETTERS, "has no list of choices with the labels "),
+        ("{{question}}\nA. {{a}}\nC. {{c}}\nB. {{b}}\nAnswer:", LETTERS, "has no list of choices with the labels "),
+        ("{{question}}\nA. {{a}}\nB. {{b}}\nC. {{c}}\n{{more}}", LETTERS, "has no list of choices with the labels "),
         ("question", LETTERS, "cannot find the choices"),
         ("{{ question }}", ["1", "2"], "cannot find the choices"),
     ],

@@ -126,7 +126,7 @@ def test_broken_file_does_not_hide_other_formats(folder: Path) -> None:
     ("source", "line", "says", "hint"),
     [
         ("type: mcqaa\n", 1, "unknown format 'mcqaa'", "mcqa"),
-        ("type: 3\n", 1, "type 3 is not the name", "mcqa"),
+        ("type: 3\n", 1, "must be the name of a format, not 3", "mcqa"),
         ("type: mcqa\nanswer_promt: x\n", 2, "no field 'answer_promt'", "answer_prompt"),
         ("type: mcqa\nchoice_labels: leters\n", 2, "'leters'", "letters"),
         ("- a\n", 1, "a list at its top level", ""),

@@ -48,7 +48,7 @@ def test_a_missing_file_or_folder_is_named_with_the_closest_one(root: Path) -> N
     assert gate.missing_hint(root / "won.txt") == "did you mean 'own.txt'?"
     assert gate.missing_hint(root / "sub/own.txt") == f"there is no folder {display_path(root / 'sub')}"
     (root / ".hidden").touch()
-    shown = f"{display_path(root)} has 'own.txt'"
+    shown = f"the folder {display_path(root)} contains 'own.txt'"
     assert gate.missing_hint(root / "nothing") == shown
     for name in "abcd":
         (root / f"own.txt.{name}").touch()

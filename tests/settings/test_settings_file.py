@@ -43,9 +43,9 @@ def defined(folder: Path, text: str) -> dict[str, Profile]:
         ("profiles:\n  a: {extends: chat-chatm}\n", ":2:7", "did you mean 'chat-chatml'"),
         ("profiles:\n  a: {extends: b}\n  b: {extends: a}\n", ":3:7", "in a circle: a -> b -> a"),
         ("profiles:\n  a: {extends: a}\n", ":2:7", "in a circle: a -> a"),
-        ("profiles:\n  a: {chat_template: own}\n", ":2:7", "the profile has no tokenizer that could contain it"),
+        ("profiles:\n  a: {chat_template: own}\n", ":2:7", "the profile has no tokenizer in which to look"),
         ("profiles:\n  a: {chat_template: chatlm}\n", ":2:7", "did you mean 'chatml'"),
-        ("profiles:\n  a: {chat_template: mine.jnja}\n", ":2:7", "the profile has no tokenizer that could contain it"),
+        ("profiles:\n  a: {chat_template: mine.jnja}\n", ":2:7", "the profile has no tokenizer in which to look"),
         ("profiles:\n  a: {chat_template: ours.jinja}\n", ":2:7", "did you mean 'our.jinja'"),
     ],
 )

@@ -296,14 +296,14 @@ def test_an_instance_without_references_lists_none_and_its_recorded_prompt_is_re
         list(task.render())
 
 
-@pytest.mark.parametrize("index", [None, "0", -1, 1])
-def test_a_state_about_a_reference_that_the_instance_lacks_is_bad(tmp_path: Path, index: object) -> None:
+@pytest.mark.parametrize(("index", "shown"), [(None, "null"), ("0", "'0'"), (-1, "-1"), (1, "1")])
+def test_a_state_about_a_reference_that_the_instance_lacks_is_bad(tmp_path: Path, index: object, shown: str) -> None:
     spec = {"method": "multiple_choice_separate_original", "max_train_instances": 0}
     states = [state(1, reference_index=index, request={"prompt": "1+1? 2"})]
     (task,) = read(tmp_path, {"adapter_spec": spec, "request_states": states}).tasks
     assert task.assembly.recorded_prompts is not None
     [error] = task.assembly.recorded_prompts().bad
-    assert f"the instance has no reference with the index {index!r}" in str(error)
+    assert f"`reference_index` is {shown}, but must be the index of a reference of the instance" in str(error)
 
 
 def test_instances_to_evaluate_without_training_split_show_no_shots(tmp_path: Path) -> None:
@@ -445,7 +445,7 @@ def test_streamed_values_are_those_of_the_whole_text(
 def test_a_large_file_in_another_encoding_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "x.json"
     path.write_bytes(b'{"a": ["caf\xe9"]}')
-    with pytest.raises(SourceError, match="the byte 0xe9 is not UTF-8"):
+    with pytest.raises(SourceError, match="the byte 0xe9, in this value or a later one, is not UTF-8"):
         list(json_items(path, "a"))
 
 

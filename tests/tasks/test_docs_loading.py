@@ -479,7 +479,7 @@ def test_empty_docs_are_told(tmp_path: Path, docs: Any) -> None:
 
 @pytest.mark.parametrize("docs", [3, 1.5, True, {"test": 3}, {"test": {"a": 1}}])
 def test_docs_that_are_neither_list_nor_file_are_told(tmp_path: Path, docs: Any) -> None:
-    with pytest.raises(DocsError, match="give a list of docs, a file"):
+    with pytest.raises(DocsError, match="give a list of docs or a file"):
         load_docs(make_task(tmp_path, {"docs": docs}))
 
 

@@ -159,7 +159,7 @@ def test_a_group_without_a_list_of_members_is_noted(tmp_path: Path) -> None:
     ("text", "line", "said"),
     [
         ("group: g\ntask:\n  - dataset_path: x\n", 3, "needs the key `task` or `group`"),
-        ("group: g\ntask:\n  - 5\n", 3, "a name or a mapping, not 5"),
+        ("group: g\ntask:\n  - 5\n", 3, "a name or a mapping, but this one is 5"),
         ("group: g\ntask:\n  - task: [a, b]\n", 3, "must be one name"),
         ("group: [g]\ntask: [a]\n", 1, "use `tag:` instead"),
         ("group:\ntask: [a]\n", 1, "must be text"),
@@ -184,7 +184,9 @@ def test_groups_of_the_wrong_shape_are_refused_with_their_place(
 
 
 def test_a_group_that_is_no_file_is_refused_without_a_place() -> None:
-    with pytest.raises(SourceError, match="a member of a group is a name or a mapping, not 1") as caught:
+    with pytest.raises(
+        SourceError, match="a member of a group must be a name or a mapping, but this one is 1"
+    ) as caught:
         load_tasks({"group": "g", "task": [1]})
     assert caught.value.position is None
 

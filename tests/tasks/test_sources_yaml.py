@@ -191,9 +191,9 @@ def test_a_tilde_in_an_include_is_not_the_home_folder(tmp_path: Path) -> None:
     ("text", "line", "column", "said"),
     [
         ("task: a\n\tq: 1\n", 2, 1, "cannot start a value"),
-        ("task: a: b\n", 1, 8, "put text that contains ': ' in quotes"),
-        ("task: a\ndoc_to_text: {{question}}\n", 2, 15, "in quotes or after"),
-        ("doc_to_text: {{question}} and more\n", 1, 27, "in quotes or after"),
+        ("task: a: b\n", 1, 8, "put quotes around text that contains ': '"),
+        ("task: a\ndoc_to_text: {{question}}\n", 2, 15, "put quotes around a Jinja template"),
+        ("doc_to_text: {{question}} and more\n", 1, 27, "put quotes around a Jinja template"),
         ("task: 'a\nq: 1\n", 1, 7, "never closed"),
         ("task: a\nq: [1, 2\nr: 1\n", 3, 2, "not closed"),
         ("task: a\n  q: 1\n", 2, 4, "quotes"),

@@ -25,7 +25,7 @@ from pytest_promptfmt.systems.eval_framework.hooks import Constants, TaskClass
 from pytest_promptfmt.tasks import DEFAULT_COUNT, MAX_DOCS, load_docs
 
 OWN_DOCS: Final = "PROMPTFMT_DOCS"
-"""The class attribute that may hold docs: a list, a file next to the class, or a mapping of splits to either."""
+"""The class attribute that may hold docs: a list, a file next to the class, or a mapping of splits to these."""
 
 
 class NoClassDocsError(SyntheticDocsError):

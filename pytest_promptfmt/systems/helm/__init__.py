@@ -22,7 +22,7 @@ class Helm(System):
 
     name = "helm"
     suffixes = (".json", ".json5")
-    shape = "`adapter_spec` in a file of HELM"
+    shape = "`adapter_spec` (HELM file)"
     rules = ("pytest_promptfmt.systems.helm.helm_rules",)
     recordings = ("scenario_state.json",)
     metadata_keys = ("task", "metrics", "trials", "window")

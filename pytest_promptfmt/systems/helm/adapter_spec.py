@@ -290,7 +290,7 @@ class _Reader:
             expected = " or ".join(_KINDS[kind][0] for kind in kinds)
             raise self._error(f"adapter_spec.{key} must be {expected}, not {named_value(value)}", *place, hint=hint)
         if kinds[0] == "int" and value is not None and not 0 <= value <= _LARGEST:
-            raise self._error(f"adapter_spec.{key} is {value}", *place, hint=f"a number from 0 to {_LARGEST:,}")
+            raise self._error(f"adapter_spec.{key} is {value}", *place, hint=f"write a number from 0 to {_LARGEST:,}")
         return value
 
 

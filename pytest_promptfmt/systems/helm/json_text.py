@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 from pytest_promptfmt.core import gate
-from pytest_promptfmt.core.errors import Position, SourceError
+from pytest_promptfmt.core.errors import Position, SourceError, json_mistake
 
 Keys = tuple[str | int, ...]
 
@@ -274,7 +274,7 @@ class _Reader:
             self._at += len(rest)
             return self._error("the text ends before it is complete")
         self._at += place
-        return self._error(f"this is not JSON: {getattr(error, 'msg', error)}")
+        return self._error(f"this is not JSON: {json_mistake(error)}")
 
     def _more(self) -> bool:
         """Read a chunk, forgetting what was consumed; return whether there was one."""
@@ -287,7 +287,7 @@ class _Reader:
             decoded = self._decoder.decode(chunk, not chunk)
         except UnicodeDecodeError as error:
             byte = error.object[error.start]
-            raise self._error(f"the byte 0x{byte:02x} is not UTF-8, in this value or the next ones") from None
+            raise self._error(f"the byte 0x{byte:02x}, in this value or a later one, is not UTF-8") from None
         self._text, self._at, self._counted = self._text[self._at :] + decoded, 0, 0
         return bool(chunk)
 

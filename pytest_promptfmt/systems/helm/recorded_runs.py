@@ -17,7 +17,7 @@ from functools import cached_property
 from itertools import groupby, islice
 from typing import Any, Final
 
-from pytest_promptfmt.core.errors import PromptfmtError, RenderError, SourceError
+from pytest_promptfmt.core.errors import PromptfmtError, RenderError, SourceError, named_value
 from pytest_promptfmt.core.limits import time_limit
 from pytest_promptfmt.core.prompt import Origin
 from pytest_promptfmt.core.recorded import PromptDifference, RecordedPrompts, RecordedScores, ScoredAnswer
@@ -83,7 +83,7 @@ class _Comparison:
         spec, reference, trial = self._file.spec, state.get("reference_index"), state.value.get("train_trial_index", 0)
         row = replace(row, split=None)  # a shot that was asked about is a question here
         if spec.asks_references and not (isinstance(reference, int) and 0 <= reference < len(row.references)):
-            raise state.error(f"the instance has no reference with the index {reference!r}")
+            raise _no_reference(state, reference)
         if spec.method == "language_modeling":
             # Windows hold whole parts of the text; the first may have the prefix token before it.
             is_part = prompt in row.text or (prompt.endswith(row.text) and row.text)
@@ -251,6 +251,12 @@ def _scored(
     return ScoredAnswer(number=state.number, id=row.id, completion=text, answer=answer, golds=row.golds, scores=scores)
 
 
+def _no_reference(state: RequestState, index: object) -> SourceError:
+    return state.error(
+        f"`reference_index` is {named_value(index)}, but must be the index of a reference of the instance"
+    )
+
+
 def _no_gold(state: RequestState) -> SourceError:
     return state.error("no reference has the tag `correct`, but HELM's metrics need such a reference")
 
@@ -283,7 +289,7 @@ def _score_instance(
     for state in states:
         index = state.get("reference_index")
         if type(index) is not int or not 0 <= index < len(references):
-            raise state.error(f"the instance has no reference with the index {index!r}")
+            raise _no_reference(state, index)
         found[state.get("request_mode") or "original", index] = state
     for mode in modes:
         missing = [index for index in range(len(references)) if (mode, index) not in found]

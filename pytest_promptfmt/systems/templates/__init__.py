@@ -26,7 +26,7 @@ class ChatTemplates(System):
 
     name = "templates"
     suffixes = (".jinja", ".json", ".gguf")
-    shape = "`messages` in a chat template"
+    shape = "`messages` (chat template)"
     rules = tuple(f"{__name__}.{about}_rules" for about in _RULES)
     general_rules = tuple(f"PF4{number:02}" for number in (1, 2, *range(6, 10), *range(13, 19), *range(39, 43)))
     collected_by_name = True

@@ -11,6 +11,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Final
 
+from pytest_promptfmt.core.errors import json_mistake
 from pytest_promptfmt.core.finding import Finding, Severity
 from pytest_promptfmt.profiles.probe_conversations import MARKER, Conversation
 from pytest_promptfmt.profiles.template_trial import TemplateTrial
@@ -83,7 +84,7 @@ def _broken(text: str, conversation: Conversation) -> Iterator[tuple[str, int, s
             is_other = is_placeholder or text.startswith(_PYTHON, error.pos)  # in instructions, or another rule's
             if any(name in read for name in names) and not is_other:
                 what = "a tool call" if 0 <= said < found.start() else "the tools"
-                yield what, error.pos, error.msg.removesuffix(" at")
+                yield what, error.pos, json_mistake(error)
                 at = error.pos
             else:
                 at = found.start() + 1 if text[found.start()] == "[" else found.end()

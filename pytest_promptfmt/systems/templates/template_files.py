@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any, BinaryIO, Final
 
 from pytest_promptfmt.core import gate
-from pytest_promptfmt.core.errors import Position, SourceError, TokenizerError
+from pytest_promptfmt.core.errors import Position, SourceError, TokenizerError, json_mistake
 from pytest_promptfmt.profiles.probe_conversations import conversation_files
 from pytest_promptfmt.profiles.template_trial import PLACEHOLDERS
 from pytest_promptfmt.profiles.tokenizer_sources import NAMED_TEMPLATES, find_source
@@ -140,7 +140,9 @@ def _json(path: Path) -> Mapping[str, Any]:
     try:
         data = json.loads(_text(path))
     except json.JSONDecodeError as error:
-        raise SourceError(f"not JSON: {error.msg}", position=Position(path, error.lineno, error.colno)) from error
+        raise SourceError(
+            f"not JSON: {json_mistake(error)}", position=Position(path, error.lineno, error.colno)
+        ) from error
     return data if isinstance(data, dict) else {}
 
 

@@ -19,7 +19,7 @@ from typing import Any, BinaryIO, Final, NoReturn
 from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.data_tables import data_table
 from pytest_promptfmt.core.docs import Doc
-from pytest_promptfmt.core.errors import DocsError, Position, did_you_mean, display_path
+from pytest_promptfmt.core.errors import DocsError, Position, did_you_mean, display_path, json_mistake
 from pytest_promptfmt.core.files import expanded_home
 
 MAX_DOCS: Final = 10_000
@@ -151,7 +151,9 @@ def _parsed(data: bytes, where: Position) -> Any:
             json.dumps(value, ensure_ascii=False).encode()
     except json.JSONDecodeError as error:
         line = (where.line or 1) + error.lineno - 1
-        raise DocsError(f"invalid JSON: {error.msg}", position=Position(where.path, line, error.colno)) from None
+        raise DocsError(
+            f"invalid JSON: {json_mistake(error)}", position=Position(where.path, line, error.colno)
+        ) from None
     except UnicodeDecodeError as error:
         raise DocsError(f"not UTF-8 (byte {error.start + 1})", position=where) from None
     except UnicodeEncodeError:
@@ -188,9 +190,10 @@ _CSV_OPTIONS: Final = frozenset(_TABLE["csv_options"])
 def _read_csv(path: Path, options: Mapping[str, Any]) -> Iterator[Doc]:
     unknown = sorted(str(key) for key in set(options) - _CSV_OPTIONS - {*_TABLE["other_options"]})
     if unknown:
+        known = sorted(_CSV_OPTIONS)
         raise DocsError(
             f"cannot read {display_path(path)}: unsupported option {unknown[0]!r}",
-            hint=f"use {', '.join(sorted(_CSV_OPTIONS))}, or write the docs as .jsonl",
+            hint=f"use only {' and '.join((', '.join(known[:-1]), known[-1]))}, or write the docs as .jsonl",
         )
     delimiter = options.get("sep") or options.get("delimiter") or ("\t" if path.suffix.lower() == ".tsv" else ",")
     limit = csv.field_size_limit(MAX_LINE_BYTES)
@@ -217,7 +220,7 @@ def _cells(path: Path, rows: Any, width: int) -> Iterator[list[str]]:
             raise DocsError(
                 f"the line has {len(row)} fields, but the header has {width}",
                 position=Position(path, rows.line_num),
-                hint="put text that contains the delimiter between quotes",
+                hint="put quotes around text that contains the delimiter",
             )
         if row:
             yield row + [""] * (width - len(row))

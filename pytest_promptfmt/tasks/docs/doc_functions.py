@@ -150,7 +150,7 @@ def run_code(
 
 def as_arrow(docs: list[Doc], label: str, position: Position | None) -> Iterable[Doc]:
     """Return the docs with the values that Hugging Face datasets gives them when it reads them as JSON lines."""
-    datasets = _datasets("metadata.promptfmt.normalize: arrow", position)
+    datasets = _datasets("`normalize: arrow` under metadata.promptfmt", position)
     try:
         lines = [json.dumps(dict(doc), ensure_ascii=False) for doc in docs]
     except (TypeError, ValueError):

@@ -234,7 +234,7 @@ class _Search:
             )
         if isinstance(given, list | tuple):
             return _Source(label=".".join(keys), position=position, docs=lambda: given)
-        hint = "give a list of docs, a file, or a mapping of split names to either"
+        hint = "give a list of docs or a file, or map each split name to one of these"
         raise self.task.error(DocsError, f"{'.'.join(keys)} is {given!r:.60}", *keys, hint=hint)
 
     def _require_known_splits(self, given: Mapping[Any, Any]) -> None:
@@ -290,7 +290,7 @@ class _Search:
             return None
         position = self.task.position("dataset_kwargs", "data_files")
         if split not in found.splits:
-            hint = f"write data_files as a mapping: {{{split}: …}}. A list without a mapping is the split 'train'"
+            hint = f"write data_files as a mapping: {{{split}: …}}. A plain list of files is the split 'train'"
             message = f"the task uses the split {split!r}, but data_files has only {', '.join(found.splits)}"
             raise DocsError(message, position=position, hint=did_you_mean(split, found.splits) or hint)
         files = found.splits[split]

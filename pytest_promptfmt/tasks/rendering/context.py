@@ -266,7 +266,9 @@ class EarlyContextBuilder(ContextBuilder):
 
     def __init__(self, task: Task, docs: TaskDocs, num_fewshot: int | None) -> None:
         if not isinstance(task.fewshot.sampler, str):
-            message = f"as in lm-eval {task.release.version}, the sampler of {task.name!r} writes few-shot examples"
+            message = (
+                f"the sampler of {task.name!r} writes the few-shot text itself, as in lm-eval {task.release.version}"
+            )
             raise early_sampler(task, message)
         super().__init__(task, docs, num_fewshot)
         self._draw_joined = make_sampler(task, self._pool)

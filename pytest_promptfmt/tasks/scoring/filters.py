@@ -383,8 +383,8 @@ def unknown_filter(function: object, position: Position | None, known: Collectio
         position=position,
         hint=did_you_mean(str(function), known)
         or (
-            "to add filters, install the lm-eval that has them, or a package "
-            "with the entry point pytest_promptfmt.filters"
+            "to use this filter, install an lm-eval that has it, or a package "
+            "that adds it through the entry point pytest_promptfmt.filters"
         ),
     )
     if isinstance(error, UnavailableScoringError):
