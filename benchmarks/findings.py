@@ -24,8 +24,8 @@ _LINE: Final = re.compile(r"(?m)^(.+?):\d+(?::\d+)?: (?:error|warning|info): (PF
 _INTRODUCTION: Final = """\
 # 40 findings in published benchmarks
 
-The rules found these mistakes in published task files and chat templates. Each was verified by hand. Below each
-table are texts for issues: each tells the maintainers what a mistake does, and how to fix it.
+The rules found these mistakes in published task files and chat templates. Each was verified by hand. The issue
+texts below each table describe what the mistakes do, and how to fix them.
 
 This script applies the fixes to a copy of a checkout, and shows that the findings disappear. Findings 15 and 39 need
 real data, so the script writes some rows next to these tasks. To see 13, 17 and 28, first save rows of the data sets

@@ -34,7 +34,7 @@ how often these render another text than Jinja. It covers {templates} public tem
 conversations each ({date}). The engines are {versions}.
 To test your own templates, see [Test a chat template](chat-templates.md#other-engines).
 
-Most causes below are verified: if Jinja is changed to have the cause, too, it renders the same text as the engine.
+Most causes below are verified: if Jinja is changed to behave in the same way, it renders the same text as the engine.
 
 | engine | templates without a difference | same text | different text | error in both engines | {unknown} |
 |---|---|---|---|---|---|

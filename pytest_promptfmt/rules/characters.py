@@ -75,7 +75,8 @@ def odd_punctuation(study: Study) -> Iterator[Finding]:
     Why: such punctuation remains when a sentence is edited, or when two texts are joined. Models copy the style of
     their prompt.
 
-    Fix: remove one of two punctuation marks in a row. Remove a space before a punctuation mark.
+    Fix: if two punctuation marks are next to each other, remove one. If a space is before a punctuation mark, remove
+    the space.
 
     Real: prompts that were made of two sentences.
     """

@@ -143,7 +143,7 @@ def _altered(message: Message, doc: int) -> Finding:
 
 @rule("PF425", "control-tokens-in-text", severity=Severity.ERROR, family=Family.CHAT, scope="profile")
 def control_tokens_in_text(view: ProfileView) -> Iterator[Finding]:
-    """Report a control token of the model in the data. In the task's own text, it is a warning.
+    """Report data that contain a control token of the model. In the task's own text, the finding is a warning.
 
     Why: to a model, `<|im_end|>` in a question is not text. It ends the turn, and the model may take the rest of the
     question for another role's turn. Tokenizers encode such a text as a control token everywhere, even without a chat

@@ -304,7 +304,7 @@ def _changes(trial: TemplateTrial, conversation: Conversation) -> Iterator[tuple
 @rule("PF442", "generation-prompt", severity=Severity.ERROR, family=Family.CHAT, scope="template")
 @on_trial(Severity.WARNING, _AGAINST)
 def generation_prompt(trial: TemplateTrial) -> Iterator[Finding]:
-    """Report a generation prompt that is missing, not requested, or unlike the start of finished answers.
+    """Report a generation prompt that is missing, written without a request, or unlike the start of finished answers.
 
     Why: The generation prompt is the header of an answer, at the end of the prompt. If it is wrong, the model has to
     continue a text that it never saw in training. Some templates write it after each user message, even if another user

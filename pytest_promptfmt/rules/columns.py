@@ -162,7 +162,7 @@ def _answer_at_the_end(study: Study) -> Iterator[str]:
 
 @query(
     "PF242",
-    "a loop prints a column of the doc, although each element has a field of this name",
+    "a loop prints a column of the doc instead of the element's field of the same name",
     lambda study: own(study)[:1],
 )
 def _column_in_loop(page: Page) -> Iterator[Finding]:

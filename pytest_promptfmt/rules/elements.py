@@ -193,7 +193,7 @@ def _options_apart(page: Page) -> Iterator[Finding]:
 
 @query(
     "PF240",
-    "some labels have another kind of colon than others",
+    "the labels have different kinds of colons",
     lambda study: () if study.has_guessed_text else demonstrated(study) or first(study),
 )
 def _mixed_colons(page: Page) -> Iterator[str]:
@@ -249,12 +249,16 @@ def _cue_of_another_language(page: Page) -> Iterator[str | Finding]:
     if cue.casefold() in languages and source is not None and len(page.layout.labels) == len((source, page.cue)):
         message, do = (
             "the labels of the question and the answer name the same language",
-            "use the language of the answer in its label",
+            "in the label of the answer, name the language of the answer",
         )
         yield finding(message, f"{cue}: … {cue}:", do=do)
     if cue.casefold() in languages and into and cue.casefold() not in into:
         saw = f"'into {', '.join(sorted(into)).title()}', but the label is '{cue.title()}:'"
-        yield finding("the prompt requests one language, but the answer label names another", saw)
+        message, do = (
+            "the prompt requests one language, but the answer label names another",
+            "correct the requested language, or the label of the answer",
+        )
+        yield finding(message, saw, do=do)
 
 
 def _languages(table: str, label: str) -> set[str]:

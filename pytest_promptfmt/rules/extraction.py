@@ -76,12 +76,12 @@ def exact_match_keeps_space(study: Study) -> Iterator[Finding]:
     if last is None or text[-1:] in ("", "\n") or (last.origin.field is not None and not study.has_real_docs):
         return  # a synthetic column does not show how the prompt ends
     saw = f"prompt and completion: {text[-20:]}{task.target_delimiter}…"
-    yield finding("exact_match compares the completion with the space at its start", saw, comparing_key(study))
+    yield finding("exact_match does not remove the space at the start of the completion", saw, comparing_key(study))
 
 
 @rule("PF509", "completion-compared-whole", severity=Severity.ERROR, family=Family.EXTRACTION)
 def reasoning_compared_whole(study: Study) -> Iterator[Finding]:
-    """Report a whole completion that is compared with the gold answer, although it has more than the answer.
+    """Report a task that compares the whole completion with the gold answer, although the prompt requests more text.
 
     Why: if no filter extracts the answer, `exact_match` compares several sentences with a word or number. So a
     completion with reasoning is never right.

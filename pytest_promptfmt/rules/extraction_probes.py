@@ -79,7 +79,7 @@ def _some_options_unread(study: Study) -> Iterator[Finding]:
     Why: for example, the pattern matches fewer letters than the prompt has options, or it matches a letter inside a
     word. Docs with such an answer always count as wrong. The rule tries the filters with several sentences. The finding
     is an error if the prompt requests the sentence that the filters misread. It is an info if most models would answer
-    with only the label, or if the prompt is not in the language of the sentence.
+    with only the label, or if the sentence and the prompt are in different languages.
 
     Fix: change the pattern so that it matches every label that the prompt lists.
 
@@ -176,7 +176,7 @@ def _cut_number(reader: Reader, pipeline: FilterPipeline) -> tuple[str, str] | N
     return None
 
 
-@query("PF504", "a filter takes a letter inside a word for an option", task, scope="scoring")
+@query("PF504", "a filter reads a letter inside a word as an option", task, scope="scoring")
 def _letter_of_a_word(study: Study) -> Iterator[Finding]:
     for reader in readers(study):
         are_capitals = reader.answers.kind == "choice" and all(one.isupper() for one in reader.examples)

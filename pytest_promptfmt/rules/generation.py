@@ -148,7 +148,7 @@ def _blank_line_ends_reasoning(study: Study) -> Iterator[Finding]:
 
 @rule("PF907", "no-budget-for-reasoning", severity=Severity.WARNING, family=Family.GENERATION)
 def no_budget(study: Study) -> Iterator[Finding]:
-    """Report a task that requests reasoning without a token budget, or with a very small one.
+    """Report a task that requests reasoning, but has no token budget, or a very small one.
 
     Why: if `max_gen_toks` is missing, lm-eval generates at most 256 tokens. Longer reasoning is cut off before the
     answer. A budget of up to 64 tokens is too small for any reasoning.

@@ -375,7 +375,7 @@ def _bare(expression: str) -> str:
     return re.sub(r"^(?:'\w*'|\"\w*\"|\[[^\[\]]*\])\.index\((\w+)\)?$", r"\1", bare)
 
 
-@error_query("PF706", "the prompt contains the question and its gold answer before it asks the question", task)
+@error_query("PF706", "the prompt shows the question with its gold answer, and then asks the question again", task)
 def _asked_after_its_answer(study: Study) -> Iterator[str]:
     cued = [(page, [line.strip() for line in page.text.strip().splitlines()]) for page in own(study) if page.cue]
     ends = [(lines[-2:-1], f"{lines[-1]} {str(page.instance.target).strip()}") for page, lines in cued]

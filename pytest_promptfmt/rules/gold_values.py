@@ -396,7 +396,7 @@ def later_doc_fails(study: Study) -> Iterator[Finding]:
     local = local_questions(study)
     number = len(local.questions)
     if local.failure is not None and number >= len(study.real_docs):
-        failure, message = local.failure, "a doc after those of the snapshot cannot be rendered"
+        failure, message = local.failure, "a doc that is not in the snapshot cannot be rendered"
         yield finding(message, failure.message, failure.position, number, do=failure.hint or "")
 
 

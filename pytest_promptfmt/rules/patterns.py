@@ -50,7 +50,7 @@ def unescaped_dot(study: Study) -> Iterator[Finding]:
     Why: in a regular expression, `.` matches any character. At the end of a pattern, a dot takes the last digit of `The
     answer is 18`. Between digits, it makes a pattern match `3 5` as one number.
 
-    Fix: remove the dot, or escape it: `\.`
+    Fix: remove the dot, or write `\.` instead.
 
     Real: lm-evaluation-harness #2013 (bbh), gsm8k_cot; stanford-crfm/helm #4289.
     """
@@ -182,8 +182,8 @@ def gold_cut(study: Study) -> Iterator[Finding]:
     `answer is (\w+)` extracts one word of two. And `.` does not match a newline, so code of several lines is not found.
     In all three cases, a right answer scores 0.
 
-    Fix: change the pattern so that it matches whole answers: nested braces, several words, and several lines
-    (`[\s\S]*?`).
+    Fix: change the pattern so that it matches whole answers, including those with nested braces, several words or
+    several lines (`[\s\S]*?`).
 
     Real: several harnesses, with boxed answers that have fractions; patterns for code blocks without DOTALL.
     """

@@ -105,8 +105,8 @@ def _object_printed(study: Study) -> Iterator[Finding]:
     Jinja's filter `map` returns a generator. The prompt then contains `<generator object …>` instead of the text, often
     with a different address in every run.
 
-    Fix: add `| join(', ')` to a list or generator. If a key has the name of a method, such as `items`, write
-    `passage['items']`.
+    Fix: add `| join(', ')` to a list or generator. If a key is named like a method, such as `items`, write
+    `passage['items']` instead of `passage.items`.
 
     Real: data with keys that are also names of Python methods: `items`, `values`, `title`, `count`, `index`.
     """
@@ -230,7 +230,7 @@ def _description_of_another_task(study: Study) -> Iterator[str | Finding]:
         yield f"the description names {', '.join(sorted(described)).title()}, but the task is {study.task.name}"
     if len(of_task) == 1 and isinstance(name, str) and languages.get(name.casefold()) not in (None, *of_task):
         saw = f"dataset_name is {name}, but the task is {study.task.name}"
-        yield finding("dataset_name and the name of the task are of different languages", saw, "dataset_name")
+        yield finding("dataset_name and the task name refer to different languages", saw, "dataset_name")
 
 
 @query("PF240", "a label is misspelled: a letter is missing, or two letters are swapped")

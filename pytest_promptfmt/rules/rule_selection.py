@@ -187,7 +187,8 @@ def unknown_ignore(ignores: Ignores) -> Iterator[Finding]:
 
     Why: a misspelled code ignores nothing. The finding that it should hide is still reported.
 
-    Fix: use the code of a rule, such as PF201, or the start of codes, such as PF2; `promptfmt explain` lists all codes.
+    Fix: use the code of a rule, such as PF201, or the first characters of several codes, such as PF2. The command
+    `promptfmt explain` lists all codes.
 
     Real: every linter with ignores has this problem; ruff reports it as RUF100.
     """

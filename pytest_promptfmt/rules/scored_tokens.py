@@ -254,8 +254,10 @@ def _token_over_boundary(view: ProfileView) -> Iterator[Finding]:
         if scored.pair.merged:
             cut = len(scored.pair.context_ids)
             around = slice(max(0, cut - 3), cut + 3)
-            what = "tokens are not" if is_same_text else "characters are not"
-            message = f"a token spans the prompt and the answer, so the scored {what} those of the whole"
+            what = "tokens" if is_same_text else "characters"
+            message = (
+                f"a token spans the prompt and the answer, so the scored {what} differ from those of the whole text"
+            )
             scored_tokens, together = (shown_tokens(tokenizer, each[around]) for each in (given, whole))
             saw = f"scored tokens: {scored_tokens}; tokens of the whole text: {together}"
             severity = Severity.INFO if is_same_text else Severity.WARNING
@@ -264,7 +266,7 @@ def _token_over_boundary(view: ProfileView) -> Iterator[Finding]:
             what = "gives other tokens" if is_same_text else "adds characters to it, such as a space"
             tokens = shown_tokens(tokenizer, scored.ids[:_TOKENS])
             saw = f"prompt|answer: {scored.context[-8:]}|{scored.continuation[:_TAIL]}; tokens of the answer: {tokens}"
-            message, severity = f"encoding the answer separately from the prompt {what}", Severity.WARNING
+            message, severity = f"encoding the answer separately {what}", Severity.WARNING
             at = _boundary_key(view)
             yield finding(message, saw, at, scored.instance, severity=severity if is_same_text else None)
 

@@ -262,7 +262,8 @@ def _unfit_aggregation(study: Study, entry: Mapping[str, Any]) -> tuple[str, str
         return "", ""
     given = data_table("rules")["metrics_given"].get(study.task.output_type, "").split()
     if given and entry["metric"] not in given:
-        return f"the output type {study.task.output_type} never gives this metric", ""
+        do = f"use a metric of this output type: {', '.join(given)}"
+        return f"the output type {study.task.output_type} never gives this metric", do
     if not isinstance(aggregation, str):
         return "", ""
     if study.generates and known.function is METRICS["acc"].function and aggregation in ("mean", "median"):
@@ -270,7 +271,7 @@ def _unfit_aggregation(study: Study, entry: Mapping[str, Any]) -> tuple[str, str
         do = "use exact_match, or output_type: multiple_choice"
         return (message, do) if known.aggregation in _AVERAGES else (_PAIRS_AVERAGED, "")
     if study.has_choices and aggregation == "f1" and len(study.written.doc_to_choice or ()) > _CLASSES_OF_F1:
-        do = "set a function as aggregation that averages f1 over the classes"
+        do = "use a function that averages f1 over the classes, such as `aggregation: !function utils.macro_f1`"
         return ("f1 fails for more than two classes", do) if isinstance(study.written.doc_to_choice, list) else ("", "")
     if study.generates or study.has_choices:
         gives_pairs, takes_pairs = (one in _OF_PAIRS for one in (known.aggregation, aggregation))

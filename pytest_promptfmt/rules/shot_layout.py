@@ -57,7 +57,7 @@ _ONE_COLUMN: Final = re.compile(r"\w+|\{\{-?\s*[\w.\[\]'\"]+\s*-?\}\}")
 
 @rule("PF808", "shots-fail", severity=Severity.ERROR, family=Family.FEWSHOT)
 def shots_fail(study: Study) -> Iterator[Finding]:
-    """Report few-shot examples that cannot be rendered, even if the task has none by default.
+    """Report few-shot examples that cannot be rendered, including those of tasks that use none by default.
 
     Why: if someone runs the task with `--num_fewshot`, the run ends with an exception. Without this option, lm-eval
     does not render the keys of `fewshot_config`, so nobody notices the mistake.
@@ -249,7 +249,7 @@ def _shots_on_one_line(page: Page) -> Iterator[str]:
         yield f"fewshot_delimiter is {delimiter!r}"
 
 
-@query("PF812", "the prompt has the word 'above' or 'below', but the text is on the other side")
+@query("PF812", "the prompt refers to a text 'above' or 'below', but the text is on the other side")
 def _pointer_to_other_side(page: Page) -> Iterator[str]:
     found = _POINTER.search(page.constant)
     if found is not None:

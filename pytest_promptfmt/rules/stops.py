@@ -106,7 +106,7 @@ def literal_stop(study: Study) -> Iterator[Finding]:
         return
     for number, stop in enumerate(study.stop_texts):
         if is_literal(stop):
-            yield finding("a stop sequence contains an escape such as \\n as two characters", stop, (*UNTIL, number))
+            yield finding("a stop sequence contains a literal escape, such as \\n", stop, (*UNTIL, number))
 
 
 @query("PF902", "a stop sequence has no effect, because it contains a shorter stop sequence", generating)
@@ -128,7 +128,7 @@ def stop_unlike_shots(study: Study) -> Iterator[Finding]:
     answer nevertheless, or if the examples are synthetic. It is an info if a stop sequence is the end of a chat model's
     turn.
 
-    Fix: use the exact label at the start of a question as stop sequence, or a newline.
+    Fix: as stop sequence, use the exact label at the start of a question, or a newline.
 
     Real: lm-evaluation-harness #2945 (mmlu_pro), #2587 (mgsm_zh, mgsm_ja).
     """

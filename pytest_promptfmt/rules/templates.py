@@ -55,7 +55,8 @@ def markup_not_rendered(study: Study) -> Iterator[Finding]:
             words = [str(each) for each in keys if isinstance(each, str)]
             key = "until" if "until" in words else ".".join(words)
             do = 'write one template for the whole list: "{{[a, b]}}"' if key != "until" else "write the text itself"
-            yield finding(f"lm-eval does not render templates in {key}", text, keys, do=do)
+            place = f"the list {key}" if isinstance(keys[-1], int) else key
+            yield finding(f"lm-eval does not render templates in {place}", text, keys, do=do)
             return
 
 

@@ -220,7 +220,7 @@ def no_abstention_candidate(study: Study, found: TaskClass) -> Iterator[Finding]
         golds = instance.target if isinstance(instance.target, list) else [instance.target]
         if candidates and (candidates[-1] in golds or not _ABSTENTION.search(candidates[-1])):
             yield finding(
-                f"{used[0]} takes the last candidate for 'I do not know', but it is an ordinary answer",
+                f"{used[0]} treats the last candidate as 'I do not know', but this candidate is an ordinary answer",
                 repr(list(candidates)),
                 found.line_of("_get_possible_completions"),
                 instance,

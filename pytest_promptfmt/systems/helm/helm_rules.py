@@ -177,7 +177,7 @@ def helm_nested_result(file: AdapterFile) -> Iterator[Finding]:
     Why: HELM expects `result` next to `request`, not inside it. If a file has `result` in both places, programs differ
     in which one they use.
 
-    Fix: move `result` out of `request`.
+    Fix: move the key `result` out of the key `request`.
 
     Real: a format for data providers derived from HELM's.
     """
@@ -187,7 +187,7 @@ def helm_nested_result(file: AdapterFile) -> Iterator[Finding]:
 
 @_helm_rule("PF156", "helm-labels-run-out", severity=Severity.ERROR)
 def helm_labels_run_out(file: AdapterFile) -> Iterator[Finding]:
-    """Report options whose labels are punctuation, because `Z`, `z` or `9` was not the last label.
+    """Report options whose labels are punctuation, because HELM continued the labels after `Z`, `z` or `9`.
 
     Why: HELM's next label is the character with the next code point. The label after `Z. ` is `[. `, and the label
     after `9) ` is `:) `. HELM counts an answer only if it is such a label.
@@ -266,7 +266,7 @@ def helm_stop_dropped(file: AdapterFile) -> Iterator[Finding]:
 
 @_helm_rule("PF159", "helm-gold-normalised-away", severity=Severity.WARNING)
 def helm_gold_normalised_away(file: AdapterFile) -> Iterator[Finding]:
-    """Report a correct answer of which HELM's quasi metrics compare nothing, and options that become equal.
+    """Report a correct answer that HELM's quasi metrics reduce to an empty text, and options that they make equal.
 
     Why: metrics such as `quasi_exact_match` remove articles and ASCII punctuation before they compare. The answer `A`
     becomes an empty text, and every completion begins with an empty text. The answers `-5` and `5` become equal.
@@ -332,9 +332,9 @@ def helm_question_cut(study: Study) -> Iterator[Finding]:
 def helm_scored_tail(file: AdapterFile) -> Iterator[Finding]:
     r"""Report prefixes and suffixes that make HELM score other tokens than those of the reference.
 
-    Why: HELM's separate methods count the tokens of the reference with a space before it. They then score this number
-    of tokens at the end of the prompt. These are the right tokens only if `output_prefix` ends with a space, and no
-    text follows the answer.
+    Why: HELM's methods `multiple_choice_separate_…` count the tokens of the reference with a space before it. They then
+    score this number of tokens at the end of the prompt. These are the right tokens only if `output_prefix` ends with a
+    space, and no text follows the answer.
 
     Fix: end `output_prefix` with a space, and make `output_suffix` and `global_suffix` empty.
 

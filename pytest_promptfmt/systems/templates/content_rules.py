@@ -231,7 +231,7 @@ def python_in_prompt(trial: TemplateTrial) -> Iterator[Finding]:
     the tools. So there, a mapping or list is a warning. If the template itself writes tool calls or keys
     in Python's notation, all findings are infos.
 
-    Fix: write values that are not text with `tojson`, and write nothing for a content that is null.
+    Fix: use `tojson` for values that are not text, and write nothing for a content that is null.
 
     Real: Apriel 1.5 (arguments), mistral-common's v15 (tool results), Qwen3-Coder (types of a schema).
     """
@@ -256,13 +256,14 @@ def python_in_prompt(trial: TemplateTrial) -> Iterator[Finding]:
             elif severity is Severity.ERROR and not (conversation.has_tools or conversation.has_parts):
                 severity = Severity.WARNING
             yield conversation.finding(
-                f"{name} is printed in Python's notation in a conversation with {conversation.about}",
+                f"the prompt contains {_PYTHON_VALUES[name]} in a conversation with {conversation.about}",
                 excerpt(text, start, end),
                 place_printed(trial, conversation, start, "arguments", "content"),
                 severity,
             )
 
 
+_PYTHON_VALUES: Final = {"None": "Python's None", BOOLEAN: "Python's True or False", MAPPING: "a Python dict or list"}
 _PYTHON_KEY: Final = re.compile(r"[{,]\s*'\w+': *'?\Z")
 """The end of a text that writes a key and its quotes, before a value."""
 _OWN: Final = 16

@@ -35,7 +35,8 @@ def answer_not_read_back(trial: TemplateTrial) -> Iterator[Finding]:
     that the model generated, so cached prefixes cannot be used. This rule parses every answer as a whole and in pieces,
     and renders the result again. It also parses an answer that ends early, and an answer with a broken tool call.
 
-    Fix: if the model was trained with this text, correct the parser. Otherwise correct the template.
+    Fix: if the model was trained with the text that the template writes, correct the parser. Otherwise correct the
+    template.
 
     Real: Gemma 4 (an argument that is null), LFM2.5 (an apostrophe in an argument), Llama 3.1 (text next to a call).
     """

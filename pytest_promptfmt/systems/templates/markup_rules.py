@@ -208,9 +208,9 @@ def tags_unbalanced(trial: TemplateTrial) -> Iterator[Finding]:
             continue  # braces of JSON, which have a rule
         called = (text.rfind(unit.text) for unit in conversation.units if unit.kind in ("call", "argument"))
         at = max(called, default=text.rfind(shown)) if name == "{" else text.rfind(shown)
-        what = "brace" if name == "{" else "tag"
+        what = "a brace" if name == "{" else "an opening or closing tag"
         yield conversation.finding(
-            f"a {what} has no counterpart in a conversation with {conversation.about}",
+            f"{what} is missing in a conversation with {conversation.about}",
             f"{shown!r} in {excerpt(text, at)!r}",
             place_printed(trial, conversation, at, "tool_calls" if name == "{" else shown),
         )

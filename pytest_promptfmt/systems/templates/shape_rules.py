@@ -41,7 +41,7 @@ def template_does_not_compile(study: Study | TemplateTrial) -> Iterator[Finding]
 
 @template_rule("PF431", "template-fails", severity=Severity.ERROR)
 def template_fails(trial: TemplateTrial) -> Iterator[Finding]:
-    """Report conversations for which a template raises an error. PF432 reports those of `raise_exception`.
+    """Report conversations for which a template raises an error. PF432 reports errors of `raise_exception`.
 
     Why: Clients may send tool call arguments as JSON text, contents that are null, contents that are lists of parts,
     and tools without a description. If the template fails on any of them, the client gets an internal server error.
@@ -168,7 +168,7 @@ def shape_changes_prompt(trial: TemplateTrial) -> Iterator[Finding]:
     shape, not the user. The finding is an info if arguments are JSON text, and the template writes this text unchanged
     and not inside other JSON. It is also an info if a tool result is a list of parts, and the template writes the list.
 
-    Fix: use the same macro for both shapes.
+    Fix: use the same macro for both forms of the content.
 
     Real: LFM2 and GigaChat 3 (user messages as parts), Apriel 1.5 (arguments as JSON text).
     """
@@ -186,7 +186,7 @@ def shape_changes_prompt(trial: TemplateTrial) -> Iterator[Finding]:
         text, other = trial.whole(conversation) or "", twin(conversation)
         is_space, at = _spaceless(text) == _spaceless(other), first_difference(text, other)
         yield conversation.finding(
-            f"the same content gives different {'whitespace' if is_space else 'text'} in a conversation with"
+            f"the prompt has different {'whitespace' if is_space else 'text'} if the same content is sent in this form:"
             f" {conversation.about}",
             f"{excerpt(text, at)!r}; {conversation.same_as!r}: {excerpt(other, at)!r}",
             place_printed(trial, conversation, at),
@@ -247,12 +247,13 @@ def arguments_encoded_twice(trial: TemplateTrial) -> Iterator[Finding]:
         )
     for conversation, what in trial.attributed(lambda each: frozenset(_quoted(trial, each))):
         text, at = trial.whole(conversation) or "", _quoted(trial, conversation)[what]
-        yield conversation.finding(
+        found = conversation.finding(
             f"{what} are encoded as JSON twice in a conversation with {conversation.about}",
             excerpt(text, at),
             place_printed(trial, conversation, at, "tojson", "arguments"),
             _if_value(text, at),
         )
+        yield replace(found, do=f"use `tojson` only once for {what}")
 
     quoted = trial.sent.get("result-json")
     result = next((unit.text for unit in quoted.units if unit.kind == "tool"), "") if quoted is not None else ""

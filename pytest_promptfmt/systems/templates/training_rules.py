@@ -33,7 +33,7 @@ _TAGS: Final = re.compile(r"<[^<>\s]*(?:think|reason)[^<>\s]*>", re.I)
 
 @template_rule("PF454", "training-template-differs", severity=Severity.WARNING)
 def training_template_differs(trial: TemplateTrial) -> Iterator[Finding]:
-    """Report prompts that the training template of a model writes differently.
+    """Report prompts that a model's training template writes differently from its template for inference.
 
     Why: The training template of `NAME.jinja` is `NAME_training.jinja`, or a template that the setting `training_of`
     pairs with it. It should differ only in `{% generation %}` and `{% endgeneration %}`, which mark the text to learn.
@@ -165,8 +165,8 @@ def mask_misses_answer(trial: TemplateTrial) -> Iterator[Finding]:
     generation prompt. If the mask begins a space or line break later, the model never learns to write this character.
     In this case, the finding is a warning.
 
-    Fix: put all text that the model has to write between `{% generation %}` and `{% endgeneration %}`: the content, the
-    tool calls, the end token, and the part of the header that is not in the generation prompt.
+    Fix: between `{% generation %}` and `{% endgeneration %}`, put all text that the model has to write: the content,
+    the tool calls, the end token, and the part of the header that is not in the generation prompt.
 
     Real: marin #7237 (empty masks); arcee-ai's Trinity Large Preview (a line break before the mask).
     """
@@ -247,7 +247,7 @@ def mask_holds_prompt(trial: TemplateTrial) -> Iterator[Finding]:
 
 @template_rule("PF453", "stop-token-outside-mask", severity=Severity.ERROR)
 def stop_token_outside_mask(trial: TemplateTrial) -> Iterator[Finding]:
-    """Report answers for which `{% endgeneration %}` is not right after the token that stops the model.
+    """Report answers for which `{% endgeneration %}` is not directly after the token that stops the model.
 
     Why: The mask is the text that the model learns: it ends at `{% endgeneration %}`. If the mask ends before the stop
     token, the model never learns to stop. If the mask ends later, the model learns text that it never generates,
@@ -301,8 +301,8 @@ def mask_cuts_token(trial: TemplateTrial) -> Iterator[Finding]:
     prompt has to begin with exactly these tokens. And if a tokenizer drops the first character of a mask, transformers
     leaves the rest of the conversation out of the mask.
 
-    Fix: write a line break between the header of the answer and `{% generation %}`, and the end token of the answer
-    before `{% endgeneration %}`.
+    Fix: write a line break after the header of the answer, directly before `{% generation %}`. Write the end token of
+    the answer before `{% endgeneration %}`.
 
     Real: transformers 5.23, whose `return_assistant_tokens_mask` stops at a character without a token.
     """

@@ -36,7 +36,7 @@ def whitespace_by_turn(trial: TemplateTrial) -> Iterator[Finding]:
         )
     facts, text = template_facts(trial), trial.text("whitespace") or ""
     if facts.user == "kept" and facts.assistant in ("stripped", "changed"):
-        message, do = "whitespace around answers is removed, that around user texts is kept", "write answers unchanged"
+        message, do = "whitespace is removed around answers, but kept around user texts", "write answers unchanged"
         yield info(message, excerpt(text, text.find(ANSWER)), trial.place_of("trim", "strip"), do=do)
     for role in ("user", "assistant"):
         given = (str(each["content"]) for each in trial.conversations["whitespace"].messages if each["role"] == role)
@@ -204,7 +204,8 @@ def reasoning_tags(trial: TemplateTrial) -> Iterator[Finding]:
         text = trial.whole(begun) or ""
         before, given, _ = text.partition(begun.units[0].text)[2].partition(str(begun.messages[-1]["content"]))
         if given and _OPENED.search(before):
-            message, place = f"another block of reasoning is opened before {begun.about}", trial.place_of("<think>")
+            message = "the template opens reasoning before a partial answer that already opens it"
+            place = trial.place_of("<think>")
             yield begun.finding(message, excerpt(text, text.rfind(given)), place, Severity.INFO)
     history = (trial.text("turns") or "").rpartition("Does gold tarnish?")[0]
     empty = EMPTY_THOUGHT.search(history)
