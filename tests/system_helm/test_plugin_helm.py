@@ -42,7 +42,7 @@ def test_only_json_with_an_adapter_is_collected(project: Project) -> None:
         "quiz.json::quiz::snapshot[plain]",
     ]
     named = project.run("nested.json")
-    named.stdout.fnmatch_lines(["nested.json: this file defines no task", "*`adapter_spec` in a file of HELM*"])
+    named.stdout.fnmatch_lines(["nested.json: this file defines no task", "*`adapter_spec` (HELM file)*"])
 
 
 def test_a_file_as_data_providers_write_it_is_shown_checked_and_scored(project: Project) -> None:
@@ -58,7 +58,7 @@ def test_a_file_as_data_providers_write_it_is_shown_checked_and_scored(project: 
         ("PF152", "adapter_spec", "remove comments"),
         ("PF153", "adapter_spec", "this plugin assumes generation"),
         ("PF154", "max_train_instances", "5 for shots and 1 for a question are needed"),
-        ("PF155", "request_states", "move result out of request"),
+        ("PF155", "request_states", "move the key result out of the key request"),
         ("PF163", "reference_prefix", "'A. '"),
     ):
         number = next(number for number, line in enumerate(lines) if f'"{key}":' in line)

@@ -38,7 +38,7 @@ MISTAKES = {
         "'</result>' }}",
         "('' if loop.last else '</result>') }}",
         "PF457",
-        "a tag has no counterpart in a conversation with a tool result",
+        "an opening or closing tag is missing in a conversation with a tool result",
     ),
     "a line break escaped": ("message.role + '\\n'", "message.role + '<x>\\\\n'", "PF458", "a single user message"),
     "tools as text of text": (
@@ -192,7 +192,7 @@ MISTAKES = {
         "'<result>' +",
         "",
         "PF457",
-        "a tag has no counterpart in a conversation with a tool result",
+        "an opening or closing tag is missing in a conversation with a tool result",
     ),
     "a last answer left open": (
         "{{- '<|end|>\\n' }}\n{%- endfor",
@@ -331,7 +331,7 @@ def test_a_brace_is_missed_also_where_calls_are_not_json() -> None:
     source = TEMPLATE.replace(json_call, own)
     assert not messages(source, "PF457")
     assert messages(source.replace("{% endfor %}}", "{% endfor %}"), "PF457") == [
-        "a brace has no counterpart in a conversation with a tool call"
+        "a brace is missing in a conversation with a tool call"
     ]
 
 

@@ -144,7 +144,7 @@ def test_plain_requests_and_tools_that_come_out_wrong_are_errors(source: str, co
 )
 def test_python_among_tools_is_no_error_for_no_parser_reads_it(tools: str, severity: str) -> None:
     found = severities(check_template(template(tools=tools)), "PF437")
-    assert [each for message, each in found.items() if "mapping or list" in message][:1] == [severity]
+    assert [each for message, each in found.items() if "dict or list" in message][:1] == [severity]
 
 
 def test_text_of_the_template_is_not_printed_by_a_value() -> None:
@@ -498,7 +498,7 @@ def test_a_parameter_named_as_a_word_of_json_schema_has_to_be_written() -> None:
 
 
 def test_an_empty_list_of_tools_is_no_tool() -> None:
-    message = "the same content gives different text in a conversation with an empty list of tools"
+    message = "the prompt has different text if the same content is sent in this form: an empty list of tools"
     given = "{% if tools is defined and tools is not none %}{{ 'Tools: ' + tools | tojson }}{% endif %}"
     assert severities(check_template(template(tools=given)), "PF436")[message] == "warning"
     assert message not in severities(check_template(template()), "PF436")
@@ -521,7 +521,7 @@ def test_a_flag_is_not_removed_from_inside_of_a_word() -> None:
 
 
 def test_answers_keep_their_whitespace_where_user_texts_do() -> None:
-    message = "whitespace around answers is removed, that around user texts is kept"
+    message = "whitespace is removed around answers, but kept around user texts"
     trimmed = "(message.content | trim if message.role == 'assistant' else message.content or '')"
     assert severities(check_template(template(trimmed)), "PF448")[message] == "info"
     assert message not in severities(check_template(template("(message.content or '') | trim")), "PF448")
@@ -540,7 +540,7 @@ def test_an_answer_without_reasoning_begins_like_its_prompt() -> None:
 
 
 def test_a_partial_answer_inside_its_reasoning_gets_no_other_block() -> None:
-    message = "another block of reasoning is opened before a partial answer inside its reasoning"
+    message = "the template opens reasoning before a partial answer that already opens it"
     block = "{{ '<think>\\n\\n</think>\\n\\n' if message.role == 'assistant' }}"
     turn = TURN.replace("'\\n' + CONTENT", "'\\n' }}" + block + "{{ CONTENT")
     assert severities(check_template(template(turn=turn)), "PF446")[message] == "info"
