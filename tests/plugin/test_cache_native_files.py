@@ -29,6 +29,8 @@ READERS: Final = {
     "tokenizers": ("from tokenizers import Tokenizer", "Tokenizer.from_file(path).decode([0])"),
     "sqlite": ("import sqlite3", "sqlite3.connect(path).execute('select * from t').fetchone()[0]"),
     "h5py": ("import h5py", "h5py.File(path)['word'][()].decode()"),
+    "netCDF4": ("import netCDF4", "netCDF4.Dataset(path).word"),
+    "rasterio": ("import rasterio", "rasterio.open(path).tags()['word']"),
     "lmdb": ("import lmdb", "lmdb.open(path, subdir=False, lock=False, readonly=True).begin().get(b'word').decode()"),
     "duckdb": ("import duckdb", "duckdb.execute('select word from ' + repr(path)).fetchone()[0]"),
     "polars": ("import polars", "polars.scan_parquet(path).collect()['word'][0]"),
@@ -67,6 +69,19 @@ def _h5py(path: Path, word: str) -> None:
         file["word"] = word
 
 
+def _netcdf(path: Path, word: str) -> None:
+    with pytest.importorskip("netCDF4").Dataset(path, "w") as file:
+        file.word = word
+
+
+def _rasterio(path: Path, word: str) -> None:
+    rasterio = pytest.importorskip("rasterio")
+    size = {"width": 1, "height": 1, "count": 1, "dtype": "uint8"}
+    place = rasterio.Affine.translation(1, 1)  # a file without a place causes a warning, and tests with one always run
+    with rasterio.open(path, "w", driver="GTiff", transform=place, **size) as file:
+        file.update_tags(word=word)
+
+
 def _lmdb(path: Path, word: str) -> None:
     path.unlink(missing_ok=True)
     opened = pytest.importorskip("lmdb").open(str(path), subdir=False, lock=False)
@@ -89,6 +104,8 @@ WRITERS: Final[dict[str, tuple[str, Callable[[Path, str], object]]]] = {
     "arrow csv": ("csv", lambda path, word: path.write_text(f"word\n{word}\n", "utf-8")),
     "arrow json": ("json", lambda path, word: path.write_text(json.dumps({"word": word}), "utf-8")),
     "h5py": ("h5", _h5py),
+    "netCDF4": ("nc", _netcdf),
+    "rasterio": ("tif", _rasterio),
     "lmdb": ("mdb", _lmdb),
     "safetensors": ("safetensors", _safetensors),
     "tokenizers": ("json", _tokenizer),
@@ -97,12 +114,21 @@ WRITERS: Final[dict[str, tuple[str, Callable[[Path, str], object]]]] = {
 _TEXT: Final = ("bin", lambda path, word: path.write_text(word, "utf-8"))
 
 
-@pytest.mark.parametrize("reader", [*READERS])
+@pytest.fixture(scope="module", params=[*READERS])
+def reader(request: pytest.FixtureRequest) -> str:
+    """Return a reader whose library is imported.
+
+    That is before pytester notes which modules are imported: it forgets later ones, and numpy is not imported twice.
+    """
+    name: str = request.param
+    pytest.importorskip(READERS[name][0].split()[1].partition(".")[0])
+    return name
+
+
 def test_a_file_that_compiled_code_reads_is_an_input(
     cached_project: Project, reader: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     line, expression = READERS[reader]
-    pytest.importorskip(line.split()[1].partition(".")[0])
     project = cached_project
     project.write("pytest.ini", "[pytest]\npromptfmt_profiles = plain\npromptfmt_lint = false\n")
     project.task("t/first.yaml")
