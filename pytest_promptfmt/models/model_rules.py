@@ -179,7 +179,7 @@ def model_seldom_extracted(judged: ModelAnswers) -> Iterator[Finding]:
     """Report a task whose filters find an answer in too few completions (threshold `extraction`).
 
     Why: an answer that is not found counts as wrong. If the task has options, the filters must find a label of an
-    option. If the gold answers are numbers, they must find a number. Otherwise they may find any text.
+    option. If the gold answers are numbers, the filters must find a number. Otherwise the filters may find any text.
 
     Fix: let the filters find the answer in the form that the prompt requires.
 

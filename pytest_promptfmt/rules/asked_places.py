@@ -171,7 +171,7 @@ def _read_after_vote(filters: Sequence[str]) -> str | None:
 
 @query("PF714", "the gold answer begins in the middle of a word of its column", _compared_golds, at="doc_to_target")
 def _gold_cut_in_a_word(compared: tuple[Study, list[str]]) -> Iterator[str]:
-    """Report an index or slice that, in one of the docs, cuts the target out of the wrong place of a column."""
+    """Report an index or slice that takes the target from the wrong place of a column in one of the docs."""
     study, golds = compared
     piece = _PIECE.search(str(study.written.doc_to_target))
     if piece is None or piece[1] in template_names(study.written.doc_to_text):

@@ -116,7 +116,7 @@ def date_in_prompt(loaded: LoadedProfile) -> Iterator[Finding]:
 
     Why: in a real run, the prompts change every day, and so may the results. Answers that were cached for a prompt
     cannot be used again. The tests of this plugin use a fixed date. If the template itself writes a fixed date, the
-    finding is an info, or a warning if a template under test calls it the current date.
+    finding is an info. It is a warning if the template is under test, and calls this date the current date.
 
     Fix: set the date with a template argument, such as Llama's `date_string`, both in the profile and in real runs.
 
@@ -197,9 +197,9 @@ def undefined_in_template(loaded: LoadedProfile) -> Iterator[Finding]:
 
     Why: jinja renders an undefined name as an empty text, so a misspelled name leaves no trace. Names that are only
     tested, as in `if tools` or `is defined`, are not reported. The finding is an info for a special token that the
-    tokenizer does not have. It is also an info for a field of a message that is not a misspelled one, because a model
-    may use more fields than usual. It is an error if the name is defined elsewhere: in a message, a tool, a tool call
-    or another branch of the template.
+    tokenizer does not have. It is also an info for a field of a message whose name does not look misspelled, because a
+    model may use more fields than usual. It is an error if the name is defined elsewhere: in a message, a tool, a tool
+    call or another branch of the template. Otherwise it is a warning.
 
     Fix: correct the name, or define it in the profile's `template_args`.
 
@@ -229,8 +229,8 @@ def indented_markers(loaded: LoadedProfile) -> Iterator[Finding]:
     """Report a chat template that writes the indentation of its own file into the prompt.
 
     Why: if a template was indented by hand, it prints the spaces before its markers. The model then gets tokens between
-    the turns that it never saw in training. The finding is an error if the indentation can come only from texts in
-    quotes.
+    the turns that it never saw in training. If the indentation can come only from texts in quotes, the finding is an
+    error. Otherwise it is a warning or an info.
 
     Fix: write `{{-` and `{%-` instead of `{{` and `{%`, or put the template on one line.
 
@@ -291,9 +291,8 @@ def carriage_return_in_template(loaded: LoadedProfile) -> Iterator[Finding]:
 def tools_not_written(trial: TemplateTrial) -> Iterator[Finding]:
     """Report tools, schemas of tools and tool calls that a template does not write.
 
-    Why: A model cannot call a tool that it never sees, nor give a parameter that it never sees, such as one that is
-    named `description`. If the template does not support tools at all, the finding is an
-    info.
+    Why: A model cannot call a tool or give a parameter that it never sees. For example, some templates do not write a
+    parameter that is named `description`. If the template does not support tools at all, the finding is an info.
 
     Fix: print tools and tool calls in the template, or refuse such conversations with `raise_exception`.
 

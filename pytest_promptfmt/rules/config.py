@@ -100,7 +100,8 @@ def overwritten_by_format(study: Study) -> Iterator[Finding]:
 
     Fix: remove the key, or set it inside `formats`.
 
-    Real: lm-evaluation-harness's proposal for formats does not define which of the two keys wins.
+    Real: lm-evaluation-harness's proposal for formats does not define whether the format's or the task's own
+    key wins.
     """
     for overwritten in getattr(study.task, "overwritten", ()):
         what, at = f"{overwritten.key} has no effect, because the task's format sets it", overwritten.position
@@ -318,8 +319,9 @@ def unknown_key(view: FileView) -> Iterator[Finding]:
 
     Why: lm-eval refuses the task, and silently drops its file. This plugin tests the prompts without the key. A fork of
     lm-eval may have the key. Therefore the finding is an info if lmms-eval has the key, or if the `TaskConfig` of the
-    checkout or of the installed harness has it. It is also an info if there is no harness to compare with. The same is
-    true of a key in `fewshot_config` next to a sampler class: in early releases, such a class can use the key.
+    checkout around the file, or else of the installed harness, has it. It is also an info if there is no harness to
+    compare with, and for a key in `fewshot_config` next to a sampler class: in early releases of lm-eval, such a class
+    can use the key.
 
     Fix: remove the key, or move it under `metadata` if it is a setting of your own.
 

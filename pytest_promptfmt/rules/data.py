@@ -52,8 +52,8 @@ _SLICE: Final = re.compile(r"\{\{-?\s*(\w+)\s*\[\s*:\s*(\d+)\s*\]|\{\{-?\s*(\w+)
 def missing_value_printed(study: Study) -> Iterator[Finding]:
     """Report a missing value in the data, if the prompt then has the word None or nan.
 
-    Why: Jinja renders a missing value as the word `None`. The model then gets this word as a passage, or it is scored
-    as a choice.
+    Why: Jinja renders a missing value as the word `None`. The model then gets this word as a passage, or this word
+    is scored as a choice.
 
     Fix: print the value and its label only if there is a value, as in `{% if hint %}Hint: {{hint}}{% endif %}`.
 
@@ -253,7 +253,7 @@ def _is_python_list(value: str) -> bool:
 
 @also("PF223")
 def changed_text(study: Study) -> Iterator[Finding]:
-    """Report a text of the data whose words code changes or reorders, or whose letter case a template changes."""
+    """Report a text of the data if code changes or reorders its words, or a template changes its letter case."""
     # the text of a rolling task is scored as code prepares it, for example without the spaces of a tokenizer
     for instance in study.real_instances if study.task.has_question else ():
         whole = "\n".join([*(prompt.text for prompt in instance.prompts), *continuations(instance)])

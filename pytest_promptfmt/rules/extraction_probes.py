@@ -78,8 +78,8 @@ def _some_options_unread(study: Study) -> Iterator[Finding]:
 
     Why: for example, the pattern matches fewer letters than the prompt has options, or it matches a letter inside a
     word. Docs with such an answer always count as wrong. The rule tries the filters with several sentences. The finding
-    is an error if the prompt requests the sentence that the filters misread. It is an info if most models would answer
-    with only the label, or if the sentence and the prompt are in different languages.
+    is an error if the prompt requests the sentence that the filters misread. Otherwise it is a warning. It is only an
+    info if most models would answer with only the label, or if the sentence and the prompt are in different languages.
 
     Fix: change the pattern so that it matches every label that the prompt lists.
 

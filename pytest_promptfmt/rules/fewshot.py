@@ -72,9 +72,9 @@ def shots_from_test(study: Study) -> Iterator[Finding]:
     """Report few-shot examples from the evaluated split.
 
     Why: if a task has no few-shot, training or validation split, lm-eval silently draws examples from the test split.
-    Some prompts then contain their own answer. If `fewshot_split` names the evaluated split, lm-eval does not use the
-    evaluated doc as its own example. But the prompts still contain other test docs with their answers, although the
-    task has another split.
+    Some prompts then contain their own answer. If `fewshot_split` names the evaluated split, although the task has
+    another split, lm-eval does not use the evaluated doc as its own example. But the prompts still contain other test
+    docs with their answers.
 
     Fix: set `fewshot_split` to another split, or write `fewshot_config.samples`.
 

@@ -119,7 +119,7 @@ def _reasoning(study: Study) -> Sequence[Study]:
 
 @error_query("PF903", "the prompt requests reasoning, but a stop sequence ends it early", _reasoning, every=True)
 def _full_stop_ends_reasoning(study: Study) -> Iterator[Finding]:
-    """Report a stop sequence that reasoning contains, such as `.` or `=`, in a task that requests reasoning."""
+    """Report a task that requests reasoning, but has a stop sequence that is part of reasoning, such as `.` or `=`."""
     for number, stop in enumerate(study.stop_texts if study.task.gen_prefix is None else ()):
         # else the answer follows the prefix, without reasoning
         if stop and stop in data_table("rules")["reasoning"]:

@@ -288,7 +288,7 @@ def _joined(instance: Instance) -> str | None:
 
 @rule("PF706", "leaked-gold", severity=Severity.WARNING, family=Family.ANSWERS)
 def leaked_gold(study: Study) -> Iterator[Finding]:
-    """Report prompts that contain the gold choice of every doc, but none of the other choices.
+    """Report a task in which each prompt contains the gold choice of its doc, but none of the other choices.
 
     Why: the text of the prompt gives the answer away. The rule needs at least three such docs. If a passage contains
     the answer on purpose, ignore this rule with that reason.

@@ -104,8 +104,8 @@ def empty_choice(study: Study) -> Iterator[Finding]:
 def same_choices(study: Study) -> Iterator[Finding]:
     """Report two choices that are equal, or differ only in case or whitespace.
 
-    Why: two equal choices have equal scores. If one of them is the gold choice, the first one always wins, even if the
-    second one is gold.
+    Why: two equal choices have equal scores. So the first one always wins over the second one, even if the second one
+    is the gold choice.
 
     Fix: correct the data, or drop such docs in `process_docs`.
 

@@ -97,8 +97,8 @@ def group_metric(view: FileView) -> Iterator[Finding]:
     """Report a group that averages a metric or filter which none of its members has.
 
     Why: lm-eval averages the results that the members report as `metric,filter`. If no member has such a result, the
-    row of the group stays empty, and lm-eval reports no error. If an entry has no `filter_list`, lm-eval 0.4.13 uses
-    the filters of the members. The rule checks nested groups as well.
+    row of the group stays empty, and lm-eval reports no error. If an entry of `aggregate_metric_list` has no
+    `filter_list`, lm-eval 0.4.13 uses the filters of the members. The rule checks nested groups as well.
 
     Fix: use a metric and a filter pipeline that the members have.
 
@@ -278,7 +278,7 @@ def member_twice(view: FileView) -> Iterator[Finding]:
 
 @also("PF131", severity=Severity.ERROR, scope="file")
 def group_remark(view: FileView) -> Iterator[Finding]:
-    """Report a part of a group that lm-eval refuses or ignores."""
+    """Report a part that lm-eval refuses or ignores in a group."""
     for note, loses_member in view.file.group_notes.items():
         severity = None if loses_member else Severity.WARNING
         if view.index.harness is not None and view.index.harness.reads_early_yaml:

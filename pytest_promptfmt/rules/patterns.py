@@ -261,8 +261,8 @@ def _is_inside(read: str, text: str) -> bool:
 def answers_stay_a_list(study: Study) -> Iterator[Finding]:
     """Report filters that return a list with one answer, not the answer itself.
 
-    Since lm-eval 0.4.8, `exact_match` gives such a list the right score, but only by accident: numpy compares the list
-    with the text inside it.
+    Since lm-eval 0.4.8, `exact_match` gives such a list the right score, but only by accident: numpy compares the
+    text inside the list with the gold answer.
     """
     task = study.written
     is_plain = study.generates and task.process_results is None and task.repeats in (None, 1)

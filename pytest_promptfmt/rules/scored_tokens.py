@@ -136,7 +136,7 @@ def _unknown_token(view: ProfileView) -> Iterator[Finding]:
 
 @_query("PF310", "the answer is mostly encoded as bytes")
 def _encoded_as_bytes(view: ProfileView) -> Iterator[Finding]:
-    """Report an answer that is mostly encoded as bytes. The finding is an info if only a part of it is."""
+    """Report an answer that is mostly encoded as bytes. The finding is an info if only a part of the answer is."""
     tokenizer, is_real = _tokenizer(view), view.study.has_real_docs
     scored = [one for one in chain.from_iterable(view.scored) if is_real or "«" not in one.continuation]  # its own mark
     shares = [_share_of_bytes(tokenizer, one) for one in scored]
@@ -235,14 +235,15 @@ def _token_over_boundary(view: ProfileView) -> Iterator[Finding]:
     """Report a token that crosses the boundary between prompt and answer.
 
     Why: lm-eval encodes prompt and answer together. Then it cuts off as many tokens as the prompt has when encoded
-    alone. If `:` and the newline after it form one token, the model gets `Answer:` and `A`, but not the newline. In
-    this case, the finding is a warning. If only the tokens differ, and not the text, it is an info. With `split:
-    pairwise`, prompt and answer are encoded separately. SentencePiece then adds a space that is not in the text. In
-    this case, the finding is an error. If only the tokens differ, it is a warning.
+    alone. If `:` and the newline after it form one token, the model gets `Answer:` and `A`, but not the newline. The
+    finding is then a warning, or an info if the model gets the right text in other tokens. With `split: pairwise`,
+    prompt and answer are encoded separately. SentencePiece then adds a space that is not in the text. The finding is
+    then an error, or a warning if the model gets the right text in other tokens.
 
     Fix: end the prompt with a visible character, and begin the answer with a space.
 
-    Real: lm-evaluation-harness PR #63, #1053; TruthfulQA #11; PR #531, #546 (hellaswag: 76 % or 58 %).
+    Real: lm-evaluation-harness PR #63, #1053, #531 and #546 (76 % or 58 % on hellaswag, depending on
+    how the prompt ends); TruthfulQA #11.
     """
     tokenizer = _tokenizer(view)
     is_apart = view.profile.split == "pairwise" and not ends_every_text(tokenizer)

@@ -415,7 +415,7 @@ def pair_reversed(study: Study) -> Iterator[Finding]:
 
 @query("PF615", "a metric whose maximum should be 1, such as acc, exceeds 1 for the gold answer", task, scores=True)
 def _share_above_one(study: Study) -> Iterator[Finding]:
-    """Report code that returns a number of right parts, or points, as the accuracy of a doc."""
+    """Report code that returns the number of right parts, or of points, as the accuracy of a doc."""
     trials = tried(study) if study.has_own_scorer and study.has_real_docs else None
     for trial in trials.answers if trials is not None else ():
         for name, value in (_values(trials, trial, trial.gold) or {}).items():

@@ -151,7 +151,7 @@ def _announced_examples(page: Page) -> Iterator[Finding]:
     """Report a prompt that announces a text which it does not contain, such as examples.
 
     Why: a sentence such as "Here are some examples" belongs in a few-shot prompt. If a single question follows, either
-    the examples were lost, or the sentence was forgotten.
+    the examples were lost, or someone forgot to remove the sentence.
 
     Fix: remove the sentence, or set `num_fewshot`.
 

@@ -190,7 +190,8 @@ def helm_labels_run_out(file: AdapterFile) -> Iterator[Finding]:
     """Report options whose labels are punctuation, because HELM continued the labels after `Z`, `z` or `9`.
 
     Why: HELM's next label is the character with the next code point. The label after `Z. ` is `[. `, and the label
-    after `9) ` is `:) `. HELM counts an answer only if it is such a label.
+    after `9) ` is `:) `. A model that chooses such an option
+    has to answer with this punctuation mark.
 
     Fix: set `reference_prefix_characters` to a list with a label for each reference.
 
@@ -269,7 +270,8 @@ def helm_gold_normalised_away(file: AdapterFile) -> Iterator[Finding]:
     """Report a correct answer that HELM's quasi metrics reduce to an empty text, and options that they make equal.
 
     Why: metrics such as `quasi_exact_match` remove articles and ASCII punctuation before they compare. The answer `A`
-    becomes an empty text, and every completion begins with an empty text. The answers `-5` and `5` become equal.
+    becomes an empty text, so `quasi_prefix_exact_match` is 1 for every completion. The answers `-5` and `5` become
+    equal.
 
     Fix: use answers that are more than an article or punctuation, or score only with `exact_match`.
 

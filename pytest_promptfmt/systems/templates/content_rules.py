@@ -55,8 +55,8 @@ def text_lost(trial: TemplateTrial) -> Iterator[Finding]:
     Why: The model never sees the text, which may be a system text, a question or a tool result. No error reports this.
     If an image is not in the prompt, the finding is an info, or a warning if the template supports images. If the
     template calls `strip` with a word, the finding is a warning: `strip` removes single characters from both ends of a
-    text, not the word. So is a word that `replace` removes also from inside of other words. If a tool result is under
-    the name of another tool, the finding is an error: the right name is lost.
+    text, not the word. It is also a warning if `replace` removes a word from inside other words, too. If a tool result
+    is under the name of another tool, the finding is an error: the right name is lost.
 
     Fix: print the text in the template, or refuse the conversation with `raise_exception`.
 
@@ -174,7 +174,7 @@ def text_doubled(trial: TemplateTrial) -> Iterator[Finding]:
 
     Fix: find the two branches that write the repeated text, and remove the text from one branch.
 
-    Real: axolotl's Qwen3.5, which cut off reasoning twice; step3 (system text).
+    Real: axolotl's Qwen3.5, which removed the reasoning a second time; step3 (system text).
     """
     for conversation, kind in trial.attributed(lambda each: doubled(trial, each)):
         text = trial.whole(conversation) or ""
@@ -207,7 +207,7 @@ def text_out_of_order(trial: TemplateTrial) -> Iterator[Finding]:
 
     Fix: write the messages in the order of the conversation.
 
-    Real: Gemma 4, which writes the text of a message with a tool call after the tool's result.
+    Real: Gemma 4: if a message has a text and a tool call, the text comes after the tool's result.
     """
 
     def faults(each: Conversation) -> frozenset[str]:
@@ -228,7 +228,7 @@ def python_in_prompt(trial: TemplateTrial) -> Iterator[Finding]:
 
     Why: Models are trained on JSON, but `{{ value }}` prints a value as Python does. If a prompt with tools has True or
     False, the finding is an info, because the parsers of servers accept both words. No parser reads the descriptions of
-    the tools. So there, a mapping or list is a warning. If the template itself writes tool calls or keys
+    the tools, so a mapping or list in them is a warning. If the template itself writes tool calls or keys
     in Python's notation, all findings are infos.
 
     Fix: use `tojson` for values that are not text, and write nothing for a content that is null.

@@ -41,7 +41,7 @@ def template_does_not_compile(study: Study | TemplateTrial) -> Iterator[Finding]
 
 @template_rule("PF431", "template-fails", severity=Severity.ERROR)
 def template_fails(trial: TemplateTrial) -> Iterator[Finding]:
-    """Report conversations for which a template raises an error. PF432 reports errors of `raise_exception`.
+    """Report conversations for which a template raises an error. PF432 reports the errors of `raise_exception`.
 
     Why: Clients may send tool call arguments as JSON text, contents that are null, contents that are lists of parts,
     and tools without a description. If the template fails on any of them, the client gets an internal server error.
@@ -110,8 +110,8 @@ def template_refuses(trial: TemplateTrial) -> Iterator[Finding]:
     Why: A refusal is often a documented limit of a model, such as alternating roles. In this case, the finding is an
     info. A refusal is a mistake in three cases: the template accepts the same conversation in another shape; it accepts
     a tool result, but not the answer after it; or it has a branch for system messages, but refuses one because roles do
-    not alternate. If the template has no such branch, and its error message does not mention system messages, the
-    finding is a warning: the error message is misleading.
+    not alternate. If a template without such a branch refuses a system message, and its error message does not
+    mention system messages, the finding is a warning: the error message is misleading.
 
     Fix: accept the conversation, or document that the model does not support it.
 
@@ -164,7 +164,7 @@ def shape_changes_prompt(trial: TemplateTrial) -> Iterator[Finding]:
     """Report a conversation whose prompt changes if a client sends the same content in another shape.
 
     Why: The same content can be a text, or a list with one text part. Tool call arguments can be a mapping or JSON
-    text. If there are no tool calls, the key can be missing, or its value an empty list. Servers and SDKs choose the
+    text. If there are no tool calls, `tool_calls` can be missing or an empty list. Servers and SDKs choose the
     shape, not the user. The finding is an info if arguments are JSON text, and the template writes this text unchanged
     and not inside other JSON. It is also an info if a tool result is a list of parts, and the template writes the list.
 
@@ -222,7 +222,8 @@ def arguments_encoded_twice(trial: TemplateTrial) -> Iterator[Finding]:
 
     Why: The OpenAI API sends arguments as JSON text. If a template uses `tojson` on this text, the result is a JSON
     string with a backslash before each quotation mark. The finding is an info if the JSON text is the value of a key,
-    because this may be the model's own format. The same is true of a letter that is written as `\u0441`.
+    because this may be the model's own format. It is also an info for a letter that is written as an escape, such as
+    `\u0441`.
 
     Fix: encode arguments only if they are not text: `{{ arguments if arguments is string else arguments | tojson }}`.
 

@@ -19,7 +19,7 @@ from pytest_promptfmt.systems.templates.template_subjects import template_rule
 
 @template_rule("PF448", "whitespace-by-turn", severity=Severity.WARNING)
 def whitespace_by_turn(trial: TemplateTrial) -> Iterator[Finding]:
-    """Report whitespace around texts that is kept in some turns and removed in others, or changed inside a text.
+    """Report whitespace that is kept around texts in some turns, but removed in others, or is changed inside texts.
 
     Why: The same question then has different tokens in the first turn and in later ones. Code and tables need the line
     breaks and spaces inside them. If only user texts keep whitespace, and answers do not, the finding is an info.
@@ -81,8 +81,8 @@ def turns_can_be_forged(trial: TemplateTrial) -> Iterator[Finding]:
     """Report templates in which the text of a single message can look like several turns.
 
     Why: For example, a tool result contains a web page. The text of this page can then look like turns of the user, the
-    model or the system. The finding is an info, because a server can refuse control tokens in texts. But if only words
-    separate the turns, no server can recognize such a text.
+    model or the system. The finding is an info, because a server can refuse control tokens in texts. It is an
+    info as well if only words separate the turns, although no server can recognize such a text.
 
     Fix: separate turns with control tokens, and encode contents with `split_special_tokens=True`.
 
