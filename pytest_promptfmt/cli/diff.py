@@ -82,7 +82,9 @@ def diff(
         ),
     ] = None,
     no_code: NoCode = False,
-    jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Number of processes (needs pytest-xdist).")] = 1,
+    jobs: Annotated[
+        int | None, typer.Option("--jobs", "-j", min=1, help="Number of worker processes. Default: one for each core.")
+    ] = None,
     markdown: Annotated[
         Path | None,
         typer.Option("--markdown", metavar="FILE", help="Write Markdown for a pull request. Use - to print it."),
@@ -130,7 +132,7 @@ def diff(
         raise SettingsError(
             "--bump changes the work tree, so only one revision can be given", hint="leave out the second revision"
         )
-    options = pytest_options(profiles=profile, no_code=no_code) + (["-p", "xdist", "-n", str(jobs)] if jobs > 1 else [])
+    options = pytest_options(profiles=profile, no_code=no_code) + ([f"--promptfmt-workers={jobs}"] if jobs else [])
     given = {"--path": paths, "--task": task, "--profile": profile}
     words = [word for name, values in given.items() for value in values or () for word in (name, value)]
     flags = [name for name, is_on in {"--findings": findings, "--no-code": no_code}.items() if is_on]

@@ -32,14 +32,13 @@ class ModelRun:
     """The model of a run, opened once; an error while opening is raised for each task.
 
     `written` is what `open_model` takes, `options` are those of `ModelOptions`. Answers are recorded in the file
-    `record` (None: nowhere); `worker` names the process where several record at once.
+    `record` (None: nowhere).
     """
 
-    def __init__(self, written: str, *, record: Path | None = None, worker: str = "", **options: Any) -> None:
+    def __init__(self, written: str, *, record: Path | None = None, **options: Any) -> None:
         self._written = written
         self._options = ModelOptions(**options)
         self._record = record
-        self._worker = worker
         self._model: Model | ModelError | None = None
         self._recorder: AnswerRecorder | None = None
 
@@ -99,14 +98,11 @@ class ModelRun:
             seconds=seconds,
         )
 
-    def close(self, *, joins: bool) -> None:
-        """Close the recording; the process that outlives all others `joins` the parts of each.
-
-        Raises ModelError when the recording cannot be written.
-        """
+    def close(self) -> None:
+        """Close the recording, with the parts that earlier runs left; raises ModelError when it cannot be written."""
         if self._recorder is not None:
             self._recorder.close()
-        if joins and self._record is not None:
+        if self._record is not None:
             join_parts(self._record)
 
     def _replies(
@@ -114,7 +110,7 @@ class ModelRun:
     ) -> Iterator[Reply]:
         """Yield the answers in the order of the questions, those that are recorded already without asking."""
         if self._recorder is None and self._record is not None:
-            self._recorder = AnswerRecorder(self._record, worker=self._worker)
+            self._recorder = AnswerRecorder(self._record)
         recorder = self._recorder
         known = {at: entry for at, one in enumerate(asked) if (entry := self._known(recorder, model, one)) is not None}
         waiting = [at for at in range(len(asked)) if at not in known]

@@ -178,10 +178,10 @@ class AnswerRecorder:
     it, which the next run reads. Entries of other models and of questions not asked this time stay.
     """
 
-    def __init__(self, path: Path, *, worker: str = "") -> None:
-        """Open `path` for recording; `worker` names one of several processes that record at once."""
+    def __init__(self, path: Path) -> None:
+        """Open `path` for recording."""
         # Always a new file: the last line of a run that was killed may be half a line.
-        self._path, self._part = path, path.with_name(f"{path.name}.{worker or 'main'}-{uuid4().hex[:8]}.part")
+        self._path, self._part = path, path.with_name(f"{path.name}.{uuid4().hex[:8]}.part")
         self._known = _recorded(path)
         self._file: BinaryIO | None = None
 

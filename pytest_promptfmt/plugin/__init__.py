@@ -89,6 +89,9 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(_Pointer(is_testing), "promptfmt-pointer")
     if not is_testing:
         return
+    if hasattr(config, "workerinput"):
+        config.pluginmanager.register(_OtherTests(config), "promptfmt-other-tests")
+        return
     # Nearly all objects live to the end: this saves a quarter of the time of collecting 60,000 items.
     config.add_cleanup(partial(gc.set_threshold, *gc.get_threshold()))
     gc.set_threshold(*_GC_THRESHOLDS)
@@ -125,6 +128,27 @@ class _Pointer:
             terminalreporter.write_line(
                 f"promptfmt: to test prompts, run {command} (or set promptfmt = true in the ini file)"
             )
+
+
+class _OtherTests:
+    """The hooks of a process of pytest-xdist, which runs tests that are not prompts: its main process tests these."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        """Without a network, as in that process."""
+        from pytest_promptfmt.core.limits import go_offline
+
+        go_offline()
+        config.args = config.workerinput["promptfmt"]  # type: ignore[attr-defined]  # of xdist
+
+    def pytest_ignore_collect(self, collection_path: Path) -> bool | None:
+        """Ignore folders of snapshots, and copies of a harness."""
+        if collection_path.name == "__prompts__":
+            return True
+        if not (collection_path / "tasks").is_dir():
+            return None
+        from pytest_promptfmt.tasks import is_copied_harness
+
+        return is_copied_harness(collection_path) or None
 
 
 def _holds_tasks(path: Path) -> bool:

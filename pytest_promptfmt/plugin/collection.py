@@ -30,9 +30,17 @@ from pytest_promptfmt.plugin.worker_processes import try_in_worker
 from pytest_promptfmt.revisions.pytest_process import MEMBERS
 from pytest_promptfmt.rules.rule_views import FileView
 from pytest_promptfmt.settings import Settings
-from pytest_promptfmt.systems import endings_of, known_systems, recognized, shapes
+from pytest_promptfmt.settings.file import FILE_NAMES
+from pytest_promptfmt.systems import endings_of, known_systems, recognized, shapes, systems_for
 from pytest_promptfmt.systems.task_files import read_task_file
 from pytest_promptfmt.tasks import CodeImporter, TaskFile, TaskIndex
+
+
+def may_define_tasks(run: Run, file: Path) -> bool:
+    """Return whether a file has the name of a task file, without reading it."""
+    if not systems_for(file) or file.name in FILE_NAMES:
+        return False
+    return file.suffix != ".py" or run.settings.names_module(file)
 
 
 class PromptfmtWarning(pytest.PytestWarning):

@@ -68,7 +68,7 @@ class CollectionErrors:
         """Run only our items after errors during collection; then pytest's own message ends the run."""
         option, errors = session.config.option, session.testsfailed
         is_ours = not (option.collectonly or session.shouldfail or session.shouldstop)
-        if not errors or not is_ours or hasattr(session.config, "workerinput"):
+        if not errors or not is_ours:
             return (yield)
         ours = [item for item in session.items if isinstance(item, PromptItem | Unchanged)]
         others = len(session.items) - len(ours)

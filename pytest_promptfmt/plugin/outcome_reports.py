@@ -34,12 +34,11 @@ REPEATED: Final = "repeated"
 
 
 class OutcomeReports:
-    """The hooks of reports. Outcomes are counted here, and under xdist in the controller as well."""
+    """The hooks of reports, with their outcomes."""
 
     def __init__(self, config: pytest.Config, tally: Tally) -> None:
         self._config = config
         self._tally = tally
-        self._is_worker = hasattr(config, "workerinput")
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(
@@ -62,7 +61,7 @@ class OutcomeReports:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_report_to_serializable(self, report: pytest.TestReport) -> Generator[None, Any, Any]:
-        """Send the outcome with the report of an xdist worker."""
+        """Send the outcome with the report of a worker."""
         data = yield
         outcome = getattr(report, "promptfmt", None)
         return {**data, "promptfmt": outcome.to_json()} if data is not None and outcome is not None else data
@@ -85,8 +84,7 @@ class OutcomeReports:
             self._tally.not_run.append(report.nodeid)
         outcome: Outcome | None = getattr(report, "promptfmt", None)
         if outcome is not None:
-            if not self._is_worker:
-                del report.promptfmt  # pytest keeps every report to the end of the run
+            del report.promptfmt  # pytest keeps every report to the end of the run
             report.promptfmt_repeats = repeats = self._tally.add(outcome, report.nodeid)  # type: ignore[attr-defined]
             if report.failed and outcome.category == "finding" and not repeats:
                 self._tally.failures.update(error.cluster for error in outcome.errors)

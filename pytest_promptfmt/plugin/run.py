@@ -95,7 +95,7 @@ class Outputs:
 
 @dataclass
 class CollectionResult:
-    """The result of collecting, in JSON's types: under xdist the workers collect, and send it to the controller.
+    """The result of collecting.
 
     `unmatched` has a line for each option that matches no task, `defined` are the files that were read completely with
     the names of their tasks, `other_shards` counts the files of other shards, `has_items` states whether there was any
@@ -129,7 +129,7 @@ class Run:
         self.studies = Studies(self.folders.settings_of)
         self.linter = Linter()
         needs_all = outputs.baseline is not None or outputs.needs_views
-        self.tally = Tally("none" if hasattr(config, "workerinput") else "all" if needs_all else "remarkable")
+        self.tally = Tally("all" if needs_all else "remarkable")
         self.baseline = BaselineRun(outputs.baseline, outputs.baseline_update, tree.root.rootdir)
         self.lock = Lock(tree.root.rootdir / LOCK_NAME, tree.root.release)
         self.cache: OutcomeCache

@@ -8,10 +8,8 @@ import os
 import re
 import shlex
 from collections.abc import Generator, Iterable, Iterator, Sequence
-from dataclasses import asdict
 from fnmatch import fnmatchcase
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, Protocol, runtime_checkable
 
@@ -29,6 +27,7 @@ from pytest_promptfmt.plugin.collection import (
     TaskFileNode,
     irregular_files,
     lost_its_tasks,
+    may_define_tasks,
     task_file_node,
     warn_of_file,
 )
@@ -38,7 +37,7 @@ from pytest_promptfmt.plugin.items.item import PromptItem, Selectable
 from pytest_promptfmt.plugin.items.task_node import LOADED, TaskNode, load_kinds
 from pytest_promptfmt.plugin.outcome_reports import Closing, Interruption, OutcomeReports
 from pytest_promptfmt.plugin.progress import ReadingLines
-from pytest_promptfmt.plugin.run import RUN, CollectionResult, Run
+from pytest_promptfmt.plugin.run import RUN, Run
 from pytest_promptfmt.plugin.unchanged import (
     Unchanged,
     UnchangedFolder,
@@ -50,12 +49,12 @@ from pytest_promptfmt.plugin.unchanged import (
     unchanged,
     unchanged_folder,
 )
-from pytest_promptfmt.plugin.worker_processes import workers_of
+from pytest_promptfmt.plugin.worker_processes import workers_of, xdist_workers
 from pytest_promptfmt.plugin.worker_runs import WorkerRuns
+from pytest_promptfmt.plugin.xdist_runs import MainProcess
 from pytest_promptfmt.results.terminal import header_lines
 from pytest_promptfmt.results.wording import listed
 from pytest_promptfmt.settings import Settings, SettingsTree
-from pytest_promptfmt.settings.file import FILE_NAMES
 from pytest_promptfmt.settings.setting_lookup import SettingLookup, given_places
 from pytest_promptfmt.snapshots import extension as snapshots
 from pytest_promptfmt.snapshots.paths import DIRECTORY
@@ -100,7 +99,6 @@ def activate(config: pytest.Config) -> None:
     run = config.stash[RUN] = Run(config, SettingsTree(config, DEFAULT_PROFILES, places), names)
     snapshots.cover(config, run.expected.tree, places)
     kinds = config.stash[LOADED] = load_kinds(run)
-    is_worker = hasattr(config, "workerinput")
     workers = workers_of(config)
     run.use_cache(cache_of(run, workers))
     plugins = [
@@ -111,8 +109,11 @@ def activate(config: pytest.Config) -> None:
         OutcomeReports(config, run.tally),
         NewFirst(config, run.cache),
         *kinds,
+        Interruption(run),
+        Closing(run),
+        *([MainProcess(run)] if xdist_workers(config) else []),
     ]
-    for plugin in plugins if is_worker else (*plugins, Interruption(run), Closing(run)):
+    for plugin in plugins:
         config.pluginmanager.register(plugin, f"promptfmt-{type(plugin).__name__}")
     if not is_named:
         paths = [str(path) for path in run.settings.paths]
@@ -139,9 +140,6 @@ def _allowed_places(config: pytest.Config, paths: Sequence[Path]) -> list[Path]:
 
     Only what the user typed counts, without an ini's `addopts`.
     """
-    inherited = gate.allowed_folders()
-    if hasattr(config, "workerinput") and inherited is not None:  # pytest-xdist sends options without their origin
-        return [config.rootpath, *map(Path, inherited)]
     if config.getini("addopts"):
         words = [*shlex.split(os.environ.get("PYTEST_ADDOPTS", "")), *map(str, config.invocation_params.args)]
         typed = config._parser.parse_known_args(words)
@@ -212,7 +210,7 @@ class PromptfmtPlugin:
 
     def pytest_collect_file(self, file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
         """Return a node for every file with the shape of a task or group; other YAML and JSON is ignored quietly."""
-        if not self._may_define_tasks(file_path):
+        if not may_define_tasks(self._run, file_path):
             return None
         is_named = parent.session.isinitpath(file_path)
         by_name = any(isinstance(each, CollectedByName) for each in systems_for(file_path))
@@ -227,12 +225,6 @@ class PromptfmtPlugin:
             self._run.found.other_shards += not self._is_in_shard(file_path)
             return None
         return task_file_node(parent, file_path)
-
-    def _may_define_tasks(self, file: Path) -> bool:
-        """Return whether a file has the name of a task file, without reading it."""
-        if not systems_for(file) or file.name in FILE_NAMES:
-            return False
-        return file.suffix != ".py" or self._run.settings.names_module(file)
 
     def _defines_tasks(self, file: Path, parent: pytest.Collector) -> bool:
         """Return whether a file has the shape of a task file, had it before, or cannot be read and may have it."""
@@ -319,36 +311,6 @@ class PromptfmtPlugin:
         if left_out:
             config.hook.pytest_deselected(items=left_out)
             items[:] = chosen
-
-    def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Send the result of collecting from an xdist worker to the controller, which does not collect."""
-        output = getattr(session.config, "workeroutput", None)
-        if output is not None:
-            output["promptfmt"] = asdict(self._run.found)
-
-    @pytest.hookimpl(optionalhook=True)
-    def pytest_xdist_make_scheduler(self, config: pytest.Config, log: Any) -> Any:
-        """Let one xdist worker run all items of a task file, whose outcomes it can then cache together."""
-        if config.getoption("dist") != "load":
-            return None
-        scheduling: Any = import_module("xdist.scheduler").LoadScopeScheduling
-
-        class ByTaskFile(scheduling):  # type: ignore[misc]
-            """Other tests are distributed one by one."""
-
-            def _split_scope(self, nodeid: str) -> str:
-                file = nodeid.partition("::")[0]
-                return nodeid if file.endswith(".py") else file
-
-        return ByTaskFile(config, log)
-
-    @pytest.hookimpl(optionalhook=True)
-    def pytest_testnodedown(self, node: Any) -> None:
-        """Take the result of an xdist worker; each of them collected the same."""
-        sent = getattr(node, "workeroutput", {}).get("promptfmt")
-        if sent is not None:
-            known = asdict(self._run.found)
-            self._run.found = CollectionResult(**{name: value or known[name] for name, value in sent.items()})
 
 
 def _chooses(settings: Settings, task: Selectable) -> bool:

@@ -321,7 +321,7 @@ def _folder_of(run: Run, workers: int) -> tuple[Path | None, bool]:
     if getattr(config, "cache", None) is None:
         return None, False
     folder = store_folder(config.rootpath)
-    if folder is not None and config.option.cacheclear and not hasattr(config, "workerinput"):
+    if folder is not None and config.option.cacheclear:
         remove_store(folder)
     is_off = SettingLookup(config).value("no_cache") or not workers
     if is_off or outputs.needs_views or outputs.needs_edits:
@@ -331,7 +331,7 @@ def _folder_of(run: Run, workers: int) -> tuple[Path | None, bool]:
 
 
 def collapses(run: Run) -> bool:
-    """Return whether unchanged files may be shown as one item each: neither an option nor xdist needs their items."""
+    """Return whether unchanged files may be shown as one item each: no option needs their items."""
     option, settings = run.config.option, run.settings
     names = ("keyword", "markexpr", "collectonly", "deselect", "lf", "failedfirst", "newfirst", "stepwise", "xmlpath")
     asked = (
@@ -340,6 +340,5 @@ def collapses(run: Run) -> bool:
         or settings.task_globs
         or settings.formats
         or option.include_snapshot_details
-        or hasattr(run.config, "workerinput")
     )
     return run.cache.is_on and not asked and run.outputs.baseline is None

@@ -48,18 +48,23 @@ _KNOWN_PLUGINS: Final = ("_pytest.", "pytest_promptfmt.", "syrupy", "xdist", "_h
 
 
 def workers_of(config: pytest.Config) -> int:
-    """Return the number of worker processes of a run: that of the settings, else one for each core.
+    """Return the number of worker processes of a run: that of the settings, of pytest-xdist, or one for each core.
 
     0 for a debugger, and on systems without fork: then everything runs in pytest's process.
     """
     if config.getoption("usepdb", False) or config.getoption("trace", False) or not CAN_FORK:
         return 0
     asked: int | None = SettingLookup(config).value("workers")
-    if asked == 0 or not hasattr(config, "workerinput"):
-        if asked is None:
-            return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if asked is not None:
         return asked
-    return 1
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return xdist_workers(config) or cores
+
+
+def xdist_workers(config: pytest.Config) -> int:
+    """Return the number of processes of pytest-xdist in a run, 0 without it."""
+    is_on = config.getoption("dist", "no") != "no" and not config.option.collectonly
+    return len(config.getoption("tx", None) or ()) if is_on else 0
 
 
 def limits_of(config: pytest.Config) -> Limits:

@@ -1,7 +1,7 @@
 """Items run in worker processes: the hooks that assign them, and that show the reports of workers and earlier runs.
 
-A worker is a copy of this process after collection, so it has every item; it sends the reports of each, like xdist's
-workers. A task's own code does not run in pytest's process, unless there are no workers.
+A worker is a copy of this process after collection, so it has every item; it sends the reports of each. A task's own
+code does not run in pytest's process, unless there are no workers.
 """
 
 from __future__ import annotations
@@ -230,9 +230,9 @@ class WorkerRuns:
     ) -> None:
         """Let syrupy count comparisons: the first one, since it looks for unused snapshots where it knows of others.
 
-        It needs each one to list them, or to send them to xdist's controller, and the item of a failed one.
+        It needs each one to list them, and the item of a failed one.
         """
-        is_each = self._config.option.include_snapshot_details or hasattr(self._config, "workerinput")
+        is_each = self._config.option.include_snapshot_details
         if is_each or counted == "failed" or not self._is_known_to_syrupy:
             snapshots.count(self._config, item, place, counted, expected=self._run.expected)
             self._is_known_to_syrupy = True
@@ -255,9 +255,8 @@ class WorkerRuns:
                 import_shared(self._run.cache.watched.packages)
         prepare = partial(self._prepare, confinement_of(self._config))
         pool = Pool(self._work, count=count, limits=limits_of(self._config), prepare=prepare)
-        if not hasattr(self._config, "workerinput"):  # else xdist chooses the items that run here
-            for _, together in groupby(jobs, lambda job: self._items[job[0]].path.parent):
-                pool.plan(together)
+        for _, together in groupby(jobs, lambda job: self._items[job[0]].path.parent):
+            pool.plan(together)
         return pool
 
     def _prepare(self, confinement: Confinement) -> None:

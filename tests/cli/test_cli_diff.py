@@ -43,7 +43,6 @@ def test_each_kind_of_change_is_told_once_and_nothing_else(repository: Path) -> 
 
 
 def test_several_processes_find_what_one_does(repository: Path) -> None:
-    pytest.importorskip("xdist")
     arguments = ("diff", "HEAD~1", "HEAD", "--json", "--profile", "plain")
     one, two = (promptfmt(repository, *arguments, *jobs) for jobs in ((), ("--jobs", "2")))
     assert (two.returncode, two.stderr, json.loads(two.stdout)) == (1, "", json.loads(one.stdout))

@@ -273,7 +273,7 @@ def test_what_was_answered_before_a_run_is_broken_off_is_kept(pytester: pytest.P
     assert {json.loads(line)["task"] for line in Path("answers.jsonl").read_text().splitlines()} == {"asked"}
 
 
-def test_several_processes_record_one_file(pytester: pytest.Pytester) -> None:
+def test_a_run_with_xdist_records_one_file(pytester: pytest.Pytester) -> None:
     task(pytester, CHOICE)
     task(pytester, GENERATE, name="written")
     arguments = ("--promptfmt", "-p", "no:cacheprovider", "-m", "promptfmt_model", "--promptfmt-profile", "plain")

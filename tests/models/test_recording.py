@@ -27,8 +27,8 @@ def entry(ask: Ask, answer: Answer, *, model: str = "hf:m", doc: int = 0) -> Rec
     return RecordingEntry(**place, doc=doc, request=0, key=ask.key, answer=answer, sent=None, model=model, facts=FACTS)
 
 
-def keep(path: Path, *entries: RecordingEntry, worker: str = "") -> None:
-    recorder = AnswerRecorder(path, worker=worker)
+def keep(path: Path, *entries: RecordingEntry) -> None:
+    recorder = AnswerRecorder(path)
     for each in entries:
         recorder.keep(each)
     recorder.close()
@@ -95,10 +95,10 @@ def test_what_a_broken_off_run_kept_is_taken_up(tmp_path: Path) -> None:
     assert [file.name for file in tmp_path.iterdir()] == ["r.jsonl"]
 
 
-def test_recordings_of_several_processes_are_joined(tmp_path: Path) -> None:
+def test_parts_of_several_runs_are_joined(tmp_path: Path) -> None:
     path = tmp_path / "r.jsonl"
-    for worker in ("gw0", "gw1"):
-        keep(path, entry(Ask(context=worker), Generation(text=worker, finish="end", tokens=1)), worker=worker)
+    for text in ("one", "two"):
+        keep(path, entry(Ask(context=text), Generation(text=text, finish="end", tokens=1)))
     join_parts(path)
     assert len(read_entries(path)) == 2
 

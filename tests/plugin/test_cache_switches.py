@@ -163,37 +163,23 @@ def test_a_report_outside_of_the_rootdir_changes_nothing(
     assert unchanged(tree) == FILES
 
 
-def test_the_run_after_an_update_runs_nothing(tree: Project) -> None:
+@pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["here", "xdist"])
+def test_the_run_after_an_update_runs_nothing(
+    tree: Project, workers: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTEST_ADDOPTS", "-p no:hypothesispytest")
     tree.edit("tasks/sub/boolq.yaml", "Q: ", "Question: ")
     tree.task("tasks/sub/cb.yaml")
     tree.settle()
-    assert "updated" in tree.run("tasks", "--snapshot-update").stdout.str()
-    assert unchanged(tree) == FILES + 1
+    assert "updated" in tree.run("tasks", "--snapshot-update", *workers).stdout.str()
+    assert unchanged(tree, *workers) == unchanged(tree) == FILES + 1
 
 
-DECISIONS = """
-from pathlib import Path
-
-from pytest_promptfmt.plugin.run import RUN
-
-
-def pytest_sessionfinish(session):
-    worker = getattr(session.config, "workerinput", {}).get("workerid", "here")
-    decisions = map(str, session.config.stash[RUN].cache.decisions.values())
-    Path(__file__).with_name(f"{worker}.txt").write_text("\\n".join(decisions))
-"""
-
-
-def test_processes_of_xdist_read_and_write_the_same_outcomes(tree: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_with_xdist_reads_and_writes_the_same_outcomes(tree: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTEST_ADDOPTS", "-p no:hypothesispytest")
-    tree.write("conftest.py", DECISIONS)
-    tree.settle()
     fresh = tree.found("tasks", "-n", "2")
-    assert unchanged(tree) == FILES
+    assert unchanged(tree) == unchanged(tree, "-n", "2") == FILES
     assert tree.found("tasks", "-n", "2") == fresh
-    for worker in ("gw0", "gw1"):
-        decided = (tree.root / f"{worker}.txt").read_text("utf-8").splitlines()
-        assert decided == ["cached: nothing that the file uses has changed"] * FILES
     tree.edit("helpers.py", "?", "!")
     tree.settle()
     assert tree.found("tasks", "-n", "2")["exit"] == tree.run("tasks", "-n", "2", "--promptfmt-no-cache").ret == 1

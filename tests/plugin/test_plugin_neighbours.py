@@ -38,6 +38,27 @@ def test_ordinary_tests_and_snapshots_live_in_the_same_folder(project: Project) 
     assert project.snapshots() == ours
 
 
+@pytest.mark.parametrize(
+    ("arguments", "passed"),
+    [
+        (("tasks",), 3),
+        (("tasks/arc.yaml", "tasks/test_arc.py::test_one"), 2),
+        (("tasks/arc.yaml::arc::snapshot[plain]",), 1),
+        (("tasks/test_arc.py",), 2),
+        (("tasks", "--promptfmt-no-code"), 1),
+        (("tasks", "-k", "two or snapshot", "-x"), 2),
+    ],
+    ids=str,
+)
+def test_with_xdist_the_same_tests_run(project: Project, arguments: tuple[str, ...], passed: int) -> None:
+    project.task("tasks/arc.yaml")
+    project.write("tasks/test_arc.py", "def test_one():\n    pass\n\n\ndef test_two():\n    pass\n")
+    project.run("tasks/arc.yaml", "--snapshot-update", "--promptfmt-profile", "plain")
+    for workers in ((), ("-n", "2")):
+        result = project.run(*arguments, "--promptfmt-profile", "plain", *workers)
+        assert (result.ret, result.parseoutcomes()["passed"]) == (0, passed)
+
+
 def test_a_task_in_a_python_package_needs_nothing_of_the_package(project: Project) -> None:
     project.task("tasks/arc.yaml")
     project.write("tasks/__init__.py", "raise ImportError('a package that is not installed here')\n")

@@ -117,7 +117,7 @@ class PromptItem(pytest.Item):
     def on_terminal(self, count: int, what: str) -> Iterator[Callable[[int], object]]:
         """Yield the function of a bar for so many answers, which needs the terminal: pytest captures it."""
         capture: Any = self.config.pluginmanager.getplugin("capturemanager")
-        if capture is None or hasattr(self.config, "workerinput"):
+        if capture is None:
             yield lambda _done: None
             return
         with capture.global_and_fixture_disabled(), answering(count, what) as show:

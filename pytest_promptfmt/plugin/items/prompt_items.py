@@ -227,8 +227,8 @@ class OpenModel(Protocol):
     ) -> AnsweredTask:
         """Return the model's answers to the docs of a task; raises ModelError."""
 
-    def close(self, *, joins: bool) -> None:
-        """Close the recording; `joins` if this process outlives all others that record. Raises ModelError."""
+    def close(self) -> None:
+        """Close the recording. Raises ModelError."""
 
 
 def open_model_run(config: pytest.Config) -> OpenModel | None:
@@ -252,8 +252,7 @@ def open_model_run(config: pytest.Config) -> OpenModel | None:
     names = ("device", "dtype", "batch_size", "timeout", "concurrency")
     given = {name: value for name in names if (value := written.value(f"model_{name}")) is not None}
     download = written.option("download") or False
-    worker = getattr(config, "workerinput", {}).get("workerid", "")
-    run: OpenModel = models.ModelRun(model, record=record, worker=worker, download=download, **given)
+    run: OpenModel = models.ModelRun(model, record=record, download=download, **given)
     return run
 
 
@@ -302,7 +301,7 @@ class ModelKind(Kind):
                 name = f"model[{node.settings.run_id(profile.name)}]"
                 yield node.make(ModelItem, name, profile=profile, model=self.model)
 
-    def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Close the recording; under xdist the controller joins those of all workers."""
+    def pytest_sessionfinish(self) -> None:
+        """Close the recording."""
         if self.model is not None:
-            self.model.close(joins=not hasattr(session.config, "workeroutput"))
+            self.model.close()
