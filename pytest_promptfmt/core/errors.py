@@ -218,6 +218,8 @@ def load_entry(entry: EntryPoint, what: str, kind: type[PromptfmtError], positio
     """Return the object of an entry point, which `what` names in messages; raises `kind` where it does not load."""
     try:
         return entry.load()
+    except kind:
+        raise
     except Exception as error:
         message = f"{what} {entry.value} cannot be imported: {type(error).__name__}: {error}"
         raise kind(message, position=position) from error

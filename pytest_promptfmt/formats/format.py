@@ -126,6 +126,7 @@ TEXT_FIELDS: tuple[str, ...] = (
 _PLAIN_TEXTS = ("target_delimiter", "fewshot_delimiter", "abstention")
 _MAY_BE_NULL = {field.name for field in dataclasses.fields(Format) if str(field.type).endswith("| None")}
 _CHOSEN: Mapping[str, tuple[str, ...]] = {
+    "output_type": OUTPUT_TYPES,
     "choice_order": tuple(ORDERS),
     "answer_as": ("label", "text"),
     "scored": ("all", "gold"),
@@ -141,10 +142,6 @@ def check_fields(name: str, values: Mapping[Any, Any]) -> None:
             raise FormatError(f"format {name!r} has no field {field!r}", key=str(field), hint=hint)
         if field in (*TEXT_FIELDS, *_PLAIN_TEXTS) and not (value is None and field in _MAY_BE_NULL):
             check_text(f"format {name!r}", field, value, is_template=field in TEXT_FIELDS)
-    if values.get("output_type", OUTPUT_TYPES[0]) not in OUTPUT_TYPES:
-        given, known = values["output_type"], " or ".join(OUTPUT_TYPES)
-        message = f"format {name!r} cannot have output_type {given!r}; expected {known}"
-        raise FormatError(message, key="output_type", hint=did_you_mean(str(given), OUTPUT_TYPES))
     for field, words in _CHOSEN.items():
         if values.get(field, words[0]) not in words:
             message = f"format {name!r}: unknown {field} {values[field]!r}; expected one of {', '.join(words)}"

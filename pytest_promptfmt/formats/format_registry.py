@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.data_tables import data_table
-from pytest_promptfmt.core.errors import FormatError, Position, SourceError, did_you_mean, display_path
+from pytest_promptfmt.core.errors import FormatError, Position, did_you_mean, display_path, raising
 from pytest_promptfmt.core.yaml_parser import parse_file
 from pytest_promptfmt.formats.format import DOCUMENTATION_FIELDS, Format, placed
 
@@ -99,21 +99,18 @@ def _entry_point_formats() -> Mapping[str, Format]:
 
 
 def _formats_of(entry_point: EntryPoint) -> Iterator[Format]:
-    value = load_entry_point(entry_point, hint=f"{entry_point.value} must be a Format or a list of Formats")
+    try:
+        value = entry_point.load()
+        if isinstance(value, type) and issubclass(value, Format):
+            value = value(name=entry_point.name)
+    except Exception as error:
+        message = f"the entry point {entry_point.name!r} of {entry_point.group!r} cannot be loaded: {error}"
+        hint = f"{entry_point.value} must be a Format or a list of Formats"
+        raise FormatError(message, hint=hint) from error
     for format_ in (value,) if isinstance(value, Format) else value:
         if not isinstance(format_, Format):
             raise FormatError(f"the entry point {entry_point.name!r} gives {format_!r}, which is not a Format")
         yield format_
-
-
-def load_entry_point(entry_point: EntryPoint, *, hint: str | None = None) -> Any:
-    """Return the object of an entry point, a class of formats as an instance. Raises FormatError where that fails."""
-    try:
-        value = entry_point.load()
-        return value(name=entry_point.name) if isinstance(value, type) and issubclass(value, Format) else value
-    except Exception as error:
-        message = f"the entry point {entry_point.name!r} of {entry_point.group!r} cannot be loaded: {error}"
-        raise FormatError(message, hint=hint) from error
 
 
 def format_files(directory: Path) -> Iterator[str]:
@@ -144,13 +141,8 @@ def _read_format(path: Path, start: Callable[[str | None, Position], Format]) ->
     `start` gives the format that the file starts from, by its `type` (None where it names none) and the place of that.
     Raises FormatError with the place of a mistake.
     """
-    try:
+    with raising(FormatError, "this format cannot be read", Position(path)):
         parsed = parse_file(path, gate.status_of(path))
-    except SourceError as error:
-        message = f"this format cannot be read: {error.message}"
-        raise FormatError(message, position=error.position, hint=error.hint) from error
-    except OSError as error:
-        raise FormatError(f"this format cannot be read: {error.strerror or error}", position=Position(path)) from error
     fields = parsed.values
     if any(key in fields for key in _TASK_KEYS):
         return None

@@ -20,11 +20,10 @@ from typing import Any, ClassVar, Literal, TypeVar
 import jinja2
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from pytest_promptfmt.core.errors import FormatError, did_you_mean
+from pytest_promptfmt.core.errors import FormatError, did_you_mean, load_entry
 from pytest_promptfmt.formats.builder import prompt_template
 from pytest_promptfmt.formats.fields import Fields, FormatChoices, FormatField, literal, printed, sealed
 from pytest_promptfmt.formats.format import Format, check_choice_format, check_text, metric_entry
-from pytest_promptfmt.formats.format_registry import load_entry_point
 from pytest_promptfmt.formats.labels import checked_labels, first_labels
 
 ENTRY_POINT_GROUP = "pytest_promptfmt.templates"
@@ -319,7 +318,7 @@ def known_templates() -> Mapping[str, type[TemplateConfig]]:
     built_in += (RankingTemplateConfig, ClassificationTemplateConfig)
     known = {str(kind.template_type): kind for kind in built_in}
     for entry_point in entry_points(group=ENTRY_POINT_GROUP):
-        kind = load_entry_point(entry_point)
+        kind = load_entry(entry_point, f"the template {entry_point.name!r} of", FormatError)
         if not (isinstance(kind, type) and issubclass(kind, TemplateConfig)):
             point = f"the entry point {entry_point.name!r} of {ENTRY_POINT_GROUP!r}"
             raise FormatError(f"{point} does not extend TemplateConfig")

@@ -14,7 +14,7 @@ from pkgutil import iter_modules
 from typing import Any, Final, Literal
 
 from pytest_promptfmt.core import gate
-from pytest_promptfmt.core.errors import Position, SettingsError, did_you_mean
+from pytest_promptfmt.core.errors import Position, SettingsError, did_you_mean, load_entry
 from pytest_promptfmt.core.finding import Effect, Family, Finding, Severity
 from pytest_promptfmt.rules.fixes import FixRule
 from pytest_promptfmt.systems import known_systems
@@ -242,14 +242,7 @@ def _load_installed() -> None:
     for module in (module for system in known_systems().values() for module in system.rules):
         import_module(module)
     for entry in entry_points(group=GROUP):
-        try:
-            entry.load()
-        except SettingsError:
-            raise
-        except Exception as error:
-            raise SettingsError(
-                f"the rules of {entry.value} cannot be imported: {type(error).__name__}: {error}"
-            ) from error
+        load_entry(entry, "the rules of", SettingsError)
 
 
 @cache

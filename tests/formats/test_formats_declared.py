@@ -289,7 +289,7 @@ MISTAKES = {
     "output type": (
         "formats:\n  type: mcqa\n  output_type: multiple_choic",
         7,
-        "cannot have output_type",
+        "unknown output_type",
         "multiple_choice",
     ),
     "scorer": ("formats:\n  type: generate\n  scorer: first_tokn", 7, "unknown scorer 'first_tokn'", "first_token"),
