@@ -345,7 +345,7 @@ def unknown_key(view: FileView) -> Iterator[Finding]:
 def group_of_a_task(view: FileView) -> Iterator[Finding]:
     """Report a task with the key `group`, which lm-eval 0.4.4 renamed to `tag`.
 
-    Why: lm-eval 0.4.13 takes such a file for a group without members, and silently drops the task. Releases up to
+    Why: lm-eval 0.4.13 treats such a file as a group without members, and silently drops the task. Releases up to
     0.4.11 load the task. In a checkout of such a release, the finding is an info.
 
     Fix: write `tag:` instead of `group:`.

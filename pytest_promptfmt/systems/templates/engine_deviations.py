@@ -15,7 +15,7 @@ from pytest_promptfmt.systems.templates.engines import LLAMA, MINIJINJA, PACKAGE
 
 _PRINTED: Final = "promptfmt_printed"
 _LOST: Final = "promptfmt_lost"
-_TOJSON: Final = "write values with tojson"
+_TOJSON: Final = "use tojson to write values"
 _DEFECT: Final = "the engine is wrong, not the template: report this, or avoid the construct"
 
 
@@ -176,7 +176,7 @@ DEVIATIONS: Final[Mapping[str, Deviation]] = {
         "test for texts first: is string", (MINIJINJA,), _testing("sequence", str), needs="sequence"
     ),
     "`none` is printed as nothing": Deviation(
-        "print no value that may be null: write it with tojson, or leave it out",
+        "for a value that may be null, use tojson, or leave the value out",
         (LLAMA, PACKAGE),
         _printing(_without_none, _without_none),
     ),

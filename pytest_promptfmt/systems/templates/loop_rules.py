@@ -106,7 +106,7 @@ def calls_look_alike(trial: TemplateTrial) -> Iterator[Finding]:
     is lost. Text inside one argument, such as a web page, can look like another argument. The finding is only an info,
     because many models write arguments in tags, and some parsers use the tool's schema.
 
-    Fix: write the arguments of tool calls as JSON, with `tojson`.
+    Fix: use `tojson` to write the arguments of tool calls as JSON.
 
     Real: Gemma 4 (null is written as None), Qwen3-Coder (an argument can close its own tag).
     """

@@ -61,7 +61,7 @@ def json_broken(trial: TemplateTrial) -> Iterator[Finding]:
 
 
 _CONTROL_CHARACTER: Final = "Invalid control character"
-_ESCAPE: Final = "write the text with `tojson`, which escapes line breaks and tabs"
+_ESCAPE: Final = "use `tojson` to write the text: it escapes line breaks and tabs"
 
 
 def _broken(text: str, conversation: Conversation) -> Iterator[tuple[str, int, str]]:
