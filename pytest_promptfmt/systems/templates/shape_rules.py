@@ -225,7 +225,8 @@ def arguments_encoded_twice(trial: TemplateTrial) -> Iterator[Finding]:
     because this may be the model's own format. It is also an info for a letter that is written as an escape, such as
     `\u0441`.
 
-    Fix: encode arguments only if they are not text: `{{ arguments if arguments is string else arguments | tojson }}`.
+    Fix: use `tojson` only once, and only for values that are not text: `{{ value if value is string else value | tojson
+    }}`.
 
     Real: Llama 3.1, functionary 3.1, Mistral Nemo.
     """
@@ -240,21 +241,21 @@ def arguments_encoded_twice(trial: TemplateTrial) -> Iterator[Finding]:
         )
     escaped = trial.text("call-unicode-argument") or ""
     if "\\u0441" in escaped.lower():
-        yield trial.conversations["call-unicode-argument"].finding(
+        found = trial.conversations["call-unicode-argument"].finding(
             "arguments with non-ASCII letters are written as escapes",
             excerpt(escaped, escaped.lower().find(chr(92) + "u0441")),
             trial.place_of("ensure_ascii", "arguments"),
             Severity.INFO,
         )
+        yield replace(found, do="write the letters themselves, with `ensure_ascii=False`")
     for conversation, what in trial.attributed(lambda each: frozenset(_quoted(trial, each))):
         text, at = trial.whole(conversation) or "", _quoted(trial, conversation)[what]
-        found = conversation.finding(
+        yield conversation.finding(
             f"{what} are encoded as JSON twice in a conversation with {conversation.about}",
             excerpt(text, at),
             place_printed(trial, conversation, at, "tojson", "arguments"),
             _if_value(text, at),
         )
-        yield replace(found, do=f"use `tojson` only once for {what}")
 
     quoted = trial.sent.get("result-json")
     result = next((unit.text for unit in quoted.units if unit.kind == "tool"), "") if quoted is not None else ""
