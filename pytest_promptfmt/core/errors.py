@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from traceback import walk_tb
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeVar
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
+
+Made = TypeVar("Made")
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,6 +241,19 @@ def raising(
         raise kind(f"{what}: {reason}", position=position, hint=hint) from error
     except PromptfmtError as error:
         raise kind(error.message, position=error.position or position, hint=hint or error.hint) from error
+
+
+def kept(made: dict[Any, Any], key: Hashable, make: Callable[[], Made]) -> Made:
+    """Return what `make` gives, kept in `made`; a PromptfmtError is kept like a value, and raised each time."""
+    if key not in made:
+        try:
+            made[key] = make()
+        except PromptfmtError as error:
+            made[key] = error
+    found: Made = made[key]
+    if isinstance(found, PromptfmtError):
+        raise found.with_traceback(None)
+    return found
 
 
 def display_path(path: Path | str) -> str:

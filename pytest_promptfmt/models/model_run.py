@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, Final
 
-from pytest_promptfmt.core.errors import ModelError, UnavailableError
+from pytest_promptfmt.core.errors import ModelError, UnavailableError, kept
 from pytest_promptfmt.core.profile import Profile
 from pytest_promptfmt.core.prompt import Instance
 from pytest_promptfmt.core.task import Task
@@ -39,20 +39,13 @@ class ModelRun:
         self._written = written
         self._options = ModelOptions(**options)
         self._record = record
-        self._model: Model | ModelError | None = None
+        self._opened: dict[str, Any] = {}
         self._recorder: AnswerRecorder | None = None
 
     @property
     def model(self) -> Model:
         """Return the model, opened at the first use; raises ModelError when that fails."""
-        if self._model is None:
-            try:
-                self._model = open_model(self._written, self._options)
-            except ModelError as error:
-                self._model = error
-        if isinstance(self._model, ModelError):
-            raise self._model.with_traceback(None)
-        return self._model
+        return kept(self._opened, self._written, lambda: open_model(self._written, self._options))
 
     def judged(
         self,

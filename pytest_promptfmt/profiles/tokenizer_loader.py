@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from pytest_promptfmt.core import gate
-from pytest_promptfmt.core.errors import Position, TokenizerError, json_mistake, raising
+from pytest_promptfmt.core.errors import Position, TokenizerError, json_mistake, kept, raising
 from pytest_promptfmt.core.files import hub_cache
 from pytest_promptfmt.profiles import frozen_tokenizers
 from pytest_promptfmt.profiles.tokenizer import Facts, Tokenizer
@@ -45,15 +45,8 @@ def load_tokenizer(source: str | Path, *, download: bool = False, cache_dir: Pat
     """
     found = find_source(source, download=download)
     key = (found.written, found.signature(), cache_dir)
-    if key not in _loaded:
-        try:
-            _loaded[key] = _load(found, cache_dir)
-        except TokenizerError as error:
-            _loaded[key] = error  # to try takes seconds, and each of a template's conversations needs it
-    loaded = _loaded[key]
-    if isinstance(loaded, TokenizerError):
-        raise loaded.with_traceback(None)
-    return loaded
+    # To try takes seconds, and each of a template's conversations needs it.
+    return kept(_loaded, key, lambda: _load(found, cache_dir))
 
 
 def is_first_use(source: str | Path, *, cache_dir: Path | None = None) -> bool:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, TypeVar
 
 from pytest_promptfmt.core.data_tables import data_table
 from pytest_promptfmt.core.docs import Doc, DocsKind, PlacedDocs, TaskDocs
@@ -22,6 +22,7 @@ from pytest_promptfmt.core.errors import (
     MissingResourceError,
     PromptfmtError,
     ScoringError,
+    kept,
 )
 from pytest_promptfmt.core.limits import time_limit
 from pytest_promptfmt.core.profile import PLAIN, Profile
@@ -106,15 +107,7 @@ class Study(Configuration):
 
         For costly values that are derived from the task: two makers must not share a key.
         """
-        if key not in self._made:
-            try:
-                self._made[key] = make()
-            except PromptfmtError as error:
-                self._made[key] = error
-        made = self._made[key]
-        if isinstance(made, PromptfmtError):
-            raise made.with_traceback(None)
-        return cast(T, made)
+        return kept(self._made, key, make)
 
     # -- made of the task --------------------------------------------------------------------------------------------
 
@@ -403,8 +396,9 @@ class Studies:
         self._settings_of = settings_of
         self._last: Study | None = None
         self._results = SharedResults()
-        # By identity, for two folders may give one name to different profiles; the profile is kept alive with it.
-        self._profiles: dict[int, tuple[Profile, LoadedProfile | PromptfmtError]] = {}
+        # By identity, for two folders may give one name to different profiles, which are kept alive.
+        self._profiles: dict[int, Profile] = {}
+        self._loaded_profiles: dict[int, Any] = {}
 
     def of(self, task: Task) -> Study:
         """Return the study of a task: the one there is, as long as no other task came between."""
@@ -415,17 +409,8 @@ class Studies:
         return self._last
 
     def _loaded(self, profile: Profile, *, download: bool) -> LoadedProfile:
-        known = self._profiles.get(id(profile))
-        if known is None:
-            loaded: LoadedProfile | PromptfmtError
-            try:
-                loaded = load_profile(profile, download=download)
-            except PromptfmtError as error:
-                loaded = error
-            known = self._profiles[id(profile)] = profile, loaded
-        if isinstance(known[1], PromptfmtError):
-            raise known[1].with_traceback(None)
-        return known[1]
+        self._profiles[id(profile)] = profile
+        return kept(self._loaded_profiles, id(profile), partial(load_profile, profile, download=download))
 
 
 @cache

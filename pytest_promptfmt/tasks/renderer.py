@@ -9,10 +9,11 @@ import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final
 
 from pytest_promptfmt.core.docs import Doc, TaskDocs
-from pytest_promptfmt.core.errors import PromptfmtError, RenderError
+from pytest_promptfmt.core.errors import PromptfmtError, RenderError, kept
 from pytest_promptfmt.core.profile import PLAIN, Profile
 from pytest_promptfmt.core.prompt import Instance, Origin, Place, Prompt, Request, join
 from pytest_promptfmt.core.randomness import OwnRandomness
@@ -56,7 +57,7 @@ class TaskRenderer:
             self._start_over()
         assembler = self._assembler()
         for number, doc in enumerate(self._docs.evaluated):
-            layout = self._layout(assembler, number)
+            layout = kept(self._layouts if self._keep else {}, number, partial(self._layout, assembler, number))
             with self._drawing(assembler):
                 instance = assembler.instance(layout, number, doc, profile)
             yield instance
@@ -66,44 +67,32 @@ class TaskRenderer:
         return nullcontext() if assembler.is_repeatable else self._random.used()
 
     def _start_over(self) -> None:
-        self._layouts: list[Any] = []  # what the assembler makes, or the PromptfmtError that it raised
-        self._made: Assembler | PromptfmtError | None = None
+        self._layouts: dict[int, Any] = {}
+        self._made: dict[str, Any] = {}
         self._random = OwnRandomness(self.task)
 
     def _assembler(self) -> Assembler:
-        if self._made is None:
-            try:
-                with self._random.used():
-                    self._made = made = self.task.assembly.assembler(self.task, self._docs, self._num_fewshot)
-                if not made.is_repeatable:  # else nothing draws from now on
-                    if self.task.system == "lm-eval":
-                        self._random.skip(self.task.release.numbers_drawn)
-                    self._random = OwnRandomness(self.task, self._docs.random_states or self._random.states)
-            except PromptfmtError as error:
-                self._made = error
-        if isinstance(self._made, PromptfmtError):
-            raise self._made
-        return self._made
+        return kept(self._made, "assembler", self._new_assembler)
+
+    def _new_assembler(self) -> Assembler:
+        with self._random.used():
+            made = self.task.assembly.assembler(self.task, self._docs, self._num_fewshot)
+        if not made.is_repeatable:  # else nothing draws from now on
+            if self.task.system == "lm-eval":
+                self._random.skip(self.task.release.numbers_drawn)
+            self._random = OwnRandomness(self.task, self._docs.random_states or self._random.states)
+        return made
 
     def _layout(self, assembler: Assembler, number: int) -> Any:
-        if number < len(self._layouts):
-            known = self._layouts[number]
-            if isinstance(known, PromptfmtError):
-                raise known
-            return known
         try:
             with self._drawing(assembler):
-                layout = assembler.layout(number, self._docs.evaluated[number])
-        except PromptfmtError as error:
-            self._layouts.append(error)
+                return assembler.layout(number, self._docs.evaluated[number])
+        except PromptfmtError:
             raise
         except BaseException:
             # Interrupted half-way: draws cannot be undone, so the next profile starts from the beginning.
             self._start_over()
             raise
-        if self._keep:
-            self._layouts.append(layout)
-        return layout
 
 
 def renderer_with_shots(task: Task, docs: TaskDocs, num_fewshot: int | None) -> tuple[TaskRenderer, int]:
