@@ -236,7 +236,8 @@ def narrowed(task: str, paths: Sequence[Path]) -> tuple[Sequence[Path] | None, s
         except OSError:
             found.append(file)  # collecting it reports why it cannot be read
             continue
-        if file.stem == name or (text in content and written.search(content)):  # a template is named after its file
+        is_named_after = file.name.startswith(f"{name}.")  # as chat templates and files of some systems are
+        if is_named_after or (text in content and written.search(content)):
             found.append(file)
         names |= {file.stem} if file.suffix == ".jinja" else {each.decode() for each in _NAMED.findall(content)}
     return found or list(dict.fromkeys(of_name)) or None, names
@@ -251,7 +252,7 @@ def _candidates(paths: Iterable[Path], name: str, suffixes: Collection[str]) -> 
         for folder, folders, names in os.walk(root):
             folders[:] = sorted(each for each in folders if each != DIRECTORY and not each.startswith((".", "__")))
             for each in sorted(names):
-                if (Path(each).suffix in suffixes or Path(each).stem == name) and each not in FILE_NAMES:
+                if (Path(each).suffix in suffixes or each.startswith(f"{name}.")) and each not in FILE_NAMES:
                     yield os.path.join(folder, each)
 
 

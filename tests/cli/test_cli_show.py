@@ -12,6 +12,24 @@ from promptfmt_command import promptfmt, write_task
 from slices import needs
 
 GALLERY = Path(__file__).parents[2] / "fixtures" / "tasks"
+TWO_ENDINGS = """
+from pytest_promptfmt import Dataset, System, Task, TaskDocs, TaskFile, register_system
+
+class Decks(System):
+    name = "decks"
+    suffixes = (".deck.txt",)
+
+    def recognizes(self, path, head):
+        return True
+
+    def read(self, path, context):
+        docs = TaskDocs.in_memory([{"question": path.read_text("utf-8")}])
+        task = Task(name=path.name.partition(".")[0], path=path, system=self.name, output_type="none",
+                    doc_to_text="{{question}}", doc_to_target="", dataset=Dataset(given=lambda count, shots: docs))
+        return TaskFile(path=path, tasks=(task,), names=(task.name,))
+
+register_system(Decks())
+"""
 
 
 @pytest.fixture
@@ -211,3 +229,9 @@ def test_a_template_is_found_by_the_name_of_its_file_and_any_file_by_its_path(fo
     assert promptfmt(folder, "show", "tasks/arc.yaml").stdout.startswith("arc [plain]")
     assert promptfmt(folder, "show", "tasks/").stdout.startswith("arc [plain]")
     assert "did you mean 'brief'?" in promptfmt(folder, "show", "brie", "chats").stderr
+
+
+def test_a_task_named_after_a_file_with_two_endings_is_found(folder: Path) -> None:
+    (folder / "conftest.py").write_text(TWO_ENDINGS, "utf-8")
+    (folder / "metals.deck.txt").write_text("Which metal rusts?", "utf-8")
+    assert promptfmt(folder, "show", "metals").stdout.startswith("metals [plain]\nmetals.deck.txt\n")
