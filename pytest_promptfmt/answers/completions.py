@@ -115,10 +115,6 @@ class Chain(MetricScores):
         """Return whether a completion counts as right; not where code fails on it. Raises PromptfmtError as `read`."""
         return self.judges(self.read(pipeline, text, doc, "a probe"), question, doc) is True
 
-    def counts(self, text: str, question: Question, doc: Doc) -> bool:
-        """Return whether one of the pipelines makes a right answer of a completion."""
-        return any(self.reads_right(one, text, question, doc) for one in self.pipelines)
-
     def judges(self, stages: Stages, question: Question, doc: Doc) -> bool | None:
         """Return whether a completion that was read is right; None where nothing was read, or code fails on it."""
         try:

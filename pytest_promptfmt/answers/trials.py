@@ -21,7 +21,16 @@ from pytest_promptfmt.core.prompt import Instance
 from pytest_promptfmt.core.randomness import OwnRandomness
 from pytest_promptfmt.study import Study
 from pytest_promptfmt.study.scoring import Scoring
-from pytest_promptfmt.tasks import OUTSIDE, Question, ValueCache, gold_of, key_of_metrics, plain_key, score_doc
+from pytest_promptfmt.tasks import (
+    OUTSIDE,
+    FilterPipeline,
+    Question,
+    ValueCache,
+    gold_of,
+    key_of_metrics,
+    plain_key,
+    score_doc,
+)
 
 _FAR: Final = -9000.0
 """A log-likelihood so low that no length makes up for it."""
@@ -45,9 +54,10 @@ class ScoringTrial:
 class AnswerTrial(ScoringTrial):
     """The scores of one doc's answers: better when higher, None where the score is not a number.
 
-    `gold` is the right answer.
+    `gold` is the right answer, `chain` what reads and judges completions.
     """
 
+    chain: Chain
     answers: Answers
     gold: str
     best: float | None = None
@@ -57,6 +67,23 @@ class AnswerTrial(ScoringTrial):
     def beats_nonsense(self) -> bool:
         """Return whether the gold answer scores more than nonsense, where both have a score."""
         return self.best is not None and self.nonsense is not None and self.best > self.nonsense
+
+    @property
+    def label(self) -> str:
+        """Return the right answer, of options its label."""
+        return str(self.answers.labels[self.answers.gold])
+
+    def reads_right(self, pipeline: FilterPipeline, text: str) -> bool:
+        """Return whether a completion counts as right by a pipeline; not where code fails on it."""
+        return self.chain.reads_right(pipeline, text, self.question, self.instance.doc)
+
+    def counts(self, text: str) -> bool:
+        """Return whether a completion counts as right by one of the pipelines."""
+        return any(self.reads_right(one, text) for one in self.chain.pipelines)
+
+    def counts_in_all(self, text: str) -> bool:
+        """Return whether a completion counts as right by all pipelines."""
+        return bool(self.chain.pipelines) and all(self.reads_right(one, text) for one in self.chain.pipelines)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -123,7 +150,7 @@ def _answer_trial(chain: Chain, instance: Instance, question: Question) -> Answe
     if answers is None:
         return None
     gold = str(answers.labels[answers.gold] if answers.kind == "text" else answers.targets[answers.gold])
-    trial = AnswerTrial(instance=instance, question=question, answers=answers, gold=gold)
+    trial = AnswerTrial(instance=instance, question=question, chain=chain, answers=answers, gold=gold)
     if not gold.strip():
         return trial
     try:

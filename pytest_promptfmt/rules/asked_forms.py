@@ -9,7 +9,7 @@ from functools import partial
 from itertools import islice
 from typing import Final
 
-from pytest_promptfmt.answers.completions import Chain, Stages
+from pytest_promptfmt.answers.completions import Stages
 from pytest_promptfmt.answers.metric_scores import with_gold
 from pytest_promptfmt.answers.trials import AnswerTrial
 from pytest_promptfmt.core.data_tables import data_table
@@ -98,15 +98,14 @@ def asked_form_scores_nothing(study: Study) -> Iterator[Finding]:
     if not study.generates or study.has_guessed_text or gold_kind(study) in ("tests", "nothing"):
         return
     forms = study.contract.wrapped
-    chain, trials = (scored_answers(study) if forms else None) or (None, ())
-    if chain is None or (study.has_own_scorer and not study.has_real_docs):
-        return
-    yield from islice(filter(None, (_lost(study, chain, trial, forms) for trial in trials)), 1)
+    is_tried = bool(forms) and (study.has_real_docs or not study.has_own_scorer)
+    trials = scored_answers(study) if is_tried else ()
+    yield from islice(filter(None, (_lost(study, trial, forms) for trial in trials)), 1)
 
 
-def _lost(study: Study, chain: Chain, trial: AnswerTrial, forms: Sequence[AskedForm]) -> Finding | None:
+def _lost(study: Study, trial: AnswerTrial, forms: Sequence[AskedForm]) -> Finding | None:
     """Return the first form in which the answer of a doc is lost; None where one of them scores."""
-    gold = trial.answers.labels[trial.answers.gold]
+    gold = trial.label
     if trial.error or not gold.strip() or len(gold) > _LONGEST or "\n" in gold or _MARKED.search(gold):
         return None
     is_open = trial.answers.kind == "text" and study.docs is not None and study.docs.kind == "synthetic"
@@ -115,7 +114,7 @@ def _lost(study: Study, chain: Chain, trial: AnswerTrial, forms: Sequence[AskedF
     for asked in forms:
         for form, answer in _written_ways(asked, answers, is_open=is_open):
             text = without_begun([form.written(answer)], str(study.task.gen_prefix or ""))[0]
-            found = _stage(study, chain, trial, form, text, answer)
+            found = _stage(study, trial, form, text, answer)
             if found is None:
                 return None
             lost = lost or found
@@ -131,7 +130,7 @@ def _written_ways(form: AskedForm, answers: Sequence[str], *, is_open: bool) -> 
         yield from ((outside, f"{brackets[0]}{answer}{brackets[1]}") for answer in answers)
 
 
-def _stage(study: Study, chain: Chain, trial: AnswerTrial, form: AskedForm, text: str, answer: str) -> Finding | None:
+def _stage(study: Study, trial: AnswerTrial, form: AskedForm, text: str, answer: str) -> Finding | None:
     """Return where an answer is lost; None where it scores, or cannot be tried."""
     said, severity = form.said.strip(), None if form.is_certain else Severity.WARNING
     lost = partial(finding, doc=trial.instance, severity=severity)
@@ -139,12 +138,11 @@ def _stage(study: Study, chain: Chain, trial: AnswerTrial, form: AskedForm, text
     if budget is not None and len(_WORDS.findall(text)) > budget:
         message = "the token budget is too small for the requested form of the answer"
         return lost(message, f"{text.strip()!r}, but the budget is {budget} tokens", ("generation_kwargs",))
-    own = answer == trial.answers.labels[trial.answers.gold]
-    question = trial.question if own else with_gold(trial.question, answer, 0)
+    question = trial.question if answer == trial.label else with_gold(trial.question, answer, 0)
     wrong: list[Stages] = []
-    for pipeline in chain.pipelines:
-        stages = chain.read(pipeline, text, trial.instance.doc, "an answer in the requested form")
-        if chain.judges(stages, question, trial.instance.doc) is not False:
+    for pipeline in trial.chain.pipelines:
+        stages = trial.chain.read(pipeline, text, trial.instance.doc, "an answer in the requested form")
+        if trial.chain.judges(stages, question, trial.instance.doc) is not False:
             return None
         wrong.append(stages)
     first = wrong[0]

@@ -53,10 +53,9 @@ def _asked_place_not_read(study: Study) -> Iterator[Finding]:
     place = study.contract.place
     if place is None or not (looks_for_answers(study.task) or study.has_own_scorer):
         return
-    chain, trials = scored_answers(study) or (None, ())
-    for trial in trials[:1]:
-        other, gold = _other(trial), trial.answers.labels[trial.answers.gold]
-        if chain is None or other is None or trial.error:
+    for trial in scored_answers(study)[:1]:
+        other, gold = _other(trial), trial.label
+        if other is None or trial.error:
             return
         for form in study.contract.wrapped or study.contract.of("letter") or study.contract.of("number"):
             alone = form.written(gold)
@@ -64,14 +63,13 @@ def _asked_place_not_read(study: Study) -> Iterator[Finding]:
             thought = "I took a look: one of them fits." if study.own_text.isascii() else "One of them fits."
             draft = f"{form.written(other)}\nNo, not so." if is_drafted else thought
             longer = f"{alone}\nI looked at {other} as well." if place == "first" else f"{draft}\n{alone}"
-            asked = trial.question, trial.instance.doc
             is_boxed = any("boxed" in one.before for one in study.contract.wrapped)
             begun = ["First, $\\boxed{x + 1}$ follows."] if study.has_own_scorer and not is_boxed else []
             if trial.answers.kind == "choice":
                 begun += [f"The reply has to end with {form.said}.", f"It is not {other}."]
             for sentence in begun if place == "last" else ():
-                longer = f"{sentence}\n{alone}" if chain.counts(longer, *asked) else longer
-            if chain.counts(alone, *asked) and not chain.counts(longer, *asked):
+                longer = f"{sentence}\n{alone}" if trial.counts(longer) else longer
+            if trial.counts(alone) and not trial.counts(longer):
                 where = "at the beginning" if place == "first" else "at the end"
                 saw = f"the prompt requests the answer {where}, but no filter extracts {gold!r} from {longer!r}"
                 yield finding("", saw, "filter_list" if study.task.filter_list else "process_results", trial.instance)
@@ -116,15 +114,13 @@ def _gold_in_other_format(compared: tuple[Study, list[str]]) -> Iterator[str]:
 @query("PF714", "the gold answer has a key that the prompt does not name", _judged, at="doc_to_target", scores=True)
 def _key_not_requested(study: Study) -> Iterator[Finding]:
     is_asked = study.has_real_docs and re.search(r"\bjson\b", study.own_text, re.IGNORECASE) is not None
-    chain, trials = (scored_answers(study) if is_asked else None) or (None, ())
-    for trial in trials[:1]:
+    for trial in scored_answers(study)[:1] if is_asked else ():
         with suppress(ValueError):
             gold = json.loads(trial.gold)
             shown = first_text(trial.instance)
             unknown = [key for key in gold if not has_word(shown, key)] if isinstance(gold, dict) else []
             known = json.dumps({key: value for key, value in gold.items() if key not in unknown} if unknown else gold)
-            asked = trial.question, trial.instance.doc
-            is_lost = chain is not None and chain.counts(trial.gold, *asked) and not chain.counts(known, *asked)
+            is_lost = trial.counts(trial.gold) and not trial.counts(known)
             if 0 < len(unknown) < len(gold) and is_lost:
                 yield finding("", f"{unknown[0]!r} in {trial.gold[:60]}", doc=trial.instance)
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, NamedTuple
 
 from pytest_promptfmt.answers.completions import Chain
 from pytest_promptfmt.answers.phrasings import Answers, Subject, answers_of, contract_sentences
-from pytest_promptfmt.answers.trials import AnswerTrial, trials_of
+from pytest_promptfmt.answers.trials import AnswerTrial, Trials, trials_of
 from pytest_promptfmt.core.docs import Doc
-from pytest_promptfmt.core.errors import PromptfmtError
+from pytest_promptfmt.core.errors import LimitExceededError, PromptfmtError
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
 from pytest_promptfmt.rules.page import query, task
 from pytest_promptfmt.rules.rule_views import comparing_key, finding, first_text
@@ -193,24 +194,30 @@ def bare_answer(text: str) -> str:
 
 def filters_of(study: Study) -> Sequence[Filters]:
     """Return the filters of a task; nothing where none looks for an answer, or they cannot be tried."""
-    if not study.generates or not looks_for_answers(study.task) or study.has_guessed_text:
+    trials = tried(study) if study.generates and looks_for_answers(study.task) and not study.has_guessed_text else None
+    if trials is None or trials.chain is None or not trials.scoring.instances:
         return ()
-    if scoring_failure(study) is not None:
-        return ()
-    trials = trials_of(study)
-    instances = trials.scoring.instances
-    return () if trials.chain is None or not instances else (Filters(trials.chain, instances[0].doc),)
+    return (Filters(trials.chain, trials.scoring.instances[0].doc),)
 
 
-def scored_answers(study: Study) -> tuple[Chain, Sequence[AnswerTrial]] | None:
-    """Return filters and metrics, and what gold answers score; None where scoring fails, which other rules report."""
-    if not study.generates or scoring_failure(study) is not None:
+def tried(study: Study) -> Trials | None:
+    """Return what scoring gives; None where it fails or cannot be tried, which other rules report."""
+    if study.failure is not None or scoring_failure(study) is not None:
         return None
     try:
-        trials = trials_of(study)
+        return trials_of(study)
+    except LimitExceededError:
+        raise
     except PromptfmtError:
         return None  # reported by the item that scores
-    return None if trials.chain is None else (trials.chain, trials.answers)
+
+
+def scored_answers(study: Study) -> Sequence[AnswerTrial]:
+    """Return what the gold answers of a generation task score; nothing where scoring fails or takes too long."""
+    with suppress(LimitExceededError):
+        trials = tried(study) if study.generates else None
+        return trials.answers if trials is not None else ()
+    return ()
 
 
 def limited_answers(subject: Subject) -> Answers | None:

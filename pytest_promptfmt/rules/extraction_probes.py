@@ -117,14 +117,12 @@ def _of_free_answers(study: Study, reader: Reader) -> Severity:
 )
 def _prefix_sought_again(study: Study) -> Iterator[Finding]:
     prefix = str(study.task.gen_prefix or "").rstrip()
-    chain, trials = (scored_answers(study) if prefix and looks_for_answers(study.task) else None) or (None, ())
-    for trial in trials[:1] if chain is not None else ():
+    for trial in scored_answers(study)[:1] if prefix and looks_for_answers(study.task) else ():
         forms = (f"{trial.gold}", f" {trial.gold}", f" {trial.gold}.", f"\n{trial.gold}")
-        if chain is None or any(chain.counts(form, trial.question, trial.instance.doc) for form in forms):
+        if any(map(trial.counts, forms)):
             return
-        for number, pipeline in enumerate(chain.pipelines):
-            whole = chain.reads_right(pipeline, f"{prefix} {trial.gold}", trial.question, trial.instance.doc)
-            if whole:
+        for number, pipeline in enumerate(trial.chain.pipelines):
+            if trial.reads_right(pipeline, f"{prefix} {trial.gold}"):
                 saw = f"gen_prefix ends with {prefix[-30:]!r}, but the filter finds nothing in {forms[1]!r}"
                 yield finding("", saw, ("filter_list", number), trial.instance)
 

@@ -235,10 +235,8 @@ def _separate_accents(page: Page) -> Iterator[str]:
     gold, study = page.instance.target, page.study
     composed = unicodedata.normalize("NFC", gold) if isinstance(gold, str) else None
     is_shorter = composed is not None and len(composed) < len(gold)  # else NFC took letters apart, or reordered marks
-    chain, trials = (scored_answers(study) if is_shorter else None) or (None, ())
-    for trial in trials:
-        doc = trial.instance.doc
-        if chain is not None and doc == page.instance.doc and not chain.counts(str(composed), trial.question, doc):
+    for trial in scored_answers(study) if is_shorter else ():
+        if trial.instance.doc == page.instance.doc and not trial.counts(str(composed)):
             yield str(gold)
 
 

@@ -7,14 +7,13 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from pytest_promptfmt.answers.completions import Chain
 from pytest_promptfmt.answers.metric_scores import NONSENSE
 from pytest_promptfmt.answers.trials import AnswerTrial, Trials, trials_of
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
-from pytest_promptfmt.rules.page import error_query, query, task
+from pytest_promptfmt.rules.page import error_query, query
 from pytest_promptfmt.rules.rule_registry import also
 from pytest_promptfmt.rules.rule_views import finding, listed_labels
-from pytest_promptfmt.rules.scores import LONG, gold_forms, is_rate, scored_by, tried, written_number
+from pytest_promptfmt.rules.scores import LONG, gold_forms, is_rate, judged_by_code, scored_by, written_number
 from pytest_promptfmt.rules.smoke import scoring_failure
 from pytest_promptfmt.study.gold import gold_kind
 
@@ -44,7 +43,7 @@ def gold_does_not_win(study: Study) -> Iterator[Finding]:
         if "bleu" in study.metrics[:1] and len(trial.gold.split()) < _FEWEST_FOR_BLEU:
             continue  # alone it scores 0, among other docs it counts
         is_scored = None not in (trial.best, trial.nonsense) and not trials.scoring.has_own_code
-        if is_scored and not trials.scoring.is_synthetic and not _wins(study, trial, trials):
+        if is_scored and not trials.scoring.is_synthetic and not _wins(study, trial):
             yield finding(
                 "the gold answer scores no better than nonsense",
                 f"{trial.gold!r} scores {trial.best:g}",
@@ -97,39 +96,35 @@ def random_fallback(study: Study) -> Iterator[Finding]:
         random.setstate(state)
 
 
-def _wins(study: Study, trial: AnswerTrial, trials: Trials) -> bool:
+def _wins(study: Study, trial: AnswerTrial) -> bool:
     """Return whether the gold answer scores more than nonsense, in one of its forms."""
-    if trial.beats_nonsense or trials.chain is None or trial.nonsense is None:
+    if trial.beats_nonsense or trial.nonsense is None:
         return True
-    scores = (
-        trials.chain.score(trial.question, trial.instance.doc, form)
-        for form in gold_forms(study, trial, trials.chain)[1:]
-    )
+    forms = gold_forms(study, trial)[1:]
+    scores = (trial.chain.score(trial.question, trial.instance.doc, form) for form in forms)
     return any(score is not None and score > trial.nonsense for score in scores)
 
 
 @also("PF605", scores=True)
 def near_miss_scores(study: Study) -> Iterator[Finding]:
     """Report scoring code that accepts a wrong answer, such as a text that contains the gold answer."""
-    trials = tried(study)
-    if trials is None or trials.chain is None or not study.has_real_docs or not study.has_own_scorer:
+    trials = next(iter(judged_by_code(study)), None)
+    if trials is None or is_rate(study, trials):
         return
-    if is_rate(study, trials):
-        return
-    chain, given = trials.chain, trials.answers if gold_kind(study) in ("text", "choice") else ()
-    asked = [(trial, str(trial.answers.labels[trial.answers.gold]).strip()) for trial in given]
+    given = trials.answers if gold_kind(study) in ("text", "choice") else ()
+    asked = [(trial, trial.label.strip()) for trial in given]
     golds = [gold for _, gold in asked] if len(trials.scoring.metrics) == 1 else []  # else another is stricter
     others = [[other for other in golds if other and other not in gold and gold not in other] for _, gold in asked]
-    won = [trial.beats_nonsense and _counts(chain, trial, gold) for trial, gold in asked]
+    won = [trial.beats_nonsense and trial.counts_in_all(gold) for trial, gold in asked]
     pairs = [(trial, other) for (trial, _), each in zip(asked, others, strict=True) for other in each]
-    if len(asked) > 1 and all(won) and all(others) and all(_counts(chain, *pair) for pair in pairs):
+    if len(asked) > 1 and all(won) and all(others) and all(trial.counts_in_all(other) for trial, other in pairs):
         message = "the gold answer of another doc scores as high as the doc's own"
         saw = f"{others[0][0]!r} scores as high as the gold answer {asked[0][1]!r}"
         yield finding(message, saw, scored_by(trials), severity=Severity.ERROR)
         return
     copied = [_copied(trial, gold) for trial, gold in asked if len({gold for _, gold in asked}) > 1]
     for name in sorted(set.intersection(*map(set, copied))) if copied and all(won) else ():
-        if all(_counts(chain, trial, texts[name]) for (trial, _), texts in zip(asked, copied, strict=True)):
+        if all(trial.counts_in_all(texts[name]) for (trial, _), texts in zip(asked, copied, strict=True)):
             saw, at = f"{copied[0][name][:LONG]!r} counts as right, but gold is {asked[0][1]!r}", scored_by(trials)
             yield finding(
                 "a text copied from the prompt counts as right in every doc", saw, at, asked[0][0].instance, field=name
@@ -141,7 +136,7 @@ def near_miss_scores(study: Study) -> Iterator[Finding]:
         kinds["is another option"] = [str(one) for at, one in enumerate(options) if at != trial.answers.gold]
         for how, miss in [(how, miss) for how, misses in kinds.items() for miss in misses] if is_won else ():
             is_same = written_number(miss) == written_number(gold) is not None  # `00` is 0
-            if not is_same and _counts(chain, trial, miss):
+            if not is_same and trial.counts_in_all(miss):
                 saw = f"{miss!r} counts as right, but gold is {gold!r}"
                 yield finding(f"a wrong answer that {how} counts as right", saw, scored_by(trials), trial.instance)
                 return
@@ -166,31 +161,27 @@ def _unrelated(trial: AnswerTrial, gold: str, others: Sequence[str]) -> list[str
     return unknown if len(gold.split()) > 1 and not is_number else []
 
 
-def _counts(chain: Chain, trial: AnswerTrial, text: str) -> bool:
-    """Return whether a completion counts as right by all pipelines."""
-    doc = trial.instance.doc
-    return bool(chain.pipelines) and all(chain.reads_right(one, text, trial.question, doc) for one in chain.pipelines)
-
-
-@error_query("PF605", "an empty completion counts as right", task, scores=True)
-def _empty_counts_as_right(study: Study) -> Iterator[Finding]:
-    trials = tried(study) if study.has_own_scorer and study.has_real_docs and gold_kind(study) == "text" else None
-    chain = trials.chain if trials is not None else None
-    asked = [trial for trial in trials.answers if trial.gold.strip()] if trials is not None else []
-    right = [trial for trial in asked if trial.beats_nonsense and chain is not None and _counts(chain, trial, "")]
+@error_query(
+    "PF605",
+    "an empty completion counts as right",
+    lambda study: judged_by_code(study) if gold_kind(study) == "text" else (),
+    scores=True,
+)
+def _empty_counts_as_right(trials: Trials) -> Iterator[Finding]:
+    asked = [trial for trial in trials.answers if trial.gold.strip()]
+    right = [trial for trial in asked if trial.beats_nonsense and trial.counts_in_all("")]
     # where one doc has nothing to find, saying nothing is right, but not for the label of an option
     labels = [trial for trial in right if trial.gold in listed_labels(trial.instance)]
-    if trials is not None and (labels or 0 < len(right) == len(asked)):
+    if labels or 0 < len(right) == len(asked):
         trial = [*labels, *right][0]
         yield finding("", f"the gold answer is {trial.gold[:LONG]!r}", scored_by(trials), trial.instance)
 
 
-@query("PF605", "if all choices are equally likely, the model's answer counts as right", task, scores=True)
-def _tie_counts_as_right(study: Study) -> Iterator[Finding]:
-    trials = tried(study) if study.has_own_scorer and study.has_real_docs else None
-    choices = trials.choices if trials is not None else ()
+@query("PF605", "if all choices are equally likely, the model's answer counts as right", judged_by_code, scores=True)
+def _tie_counts_as_right(trials: Trials) -> Iterator[Finding]:
+    choices = trials.choices
     is_won = all(one.all_equal.get("acc") == 1 and one.other_best.get("acc") == 0 for one in choices)
-    if trials is not None and choices and is_won and not set.intersection(*(set(one.golds) for one in choices)):
+    if choices and is_won and not set.intersection(*(set(one.golds) for one in choices)):
         saw = f"acc is 1 for all {len(choices)} docs"
         yield finding("", saw, scored_by(trials), choices[0].instance)
 

@@ -409,10 +409,10 @@ def later_gold_misread(study: Study) -> Iterator[Finding]:
     first = len(study.real_docs)
     if len(local.questions) <= first or gold_kind(study) != "text":
         return
-    chain, trials = scored_answers(study) or (None, ())
-    if chain is None or not trials or any(trial.error for trial in trials):
+    trials = scored_answers(study)
+    if not trials or any(trial.error for trial in trials):
         return
-    are_short = all(_is_short(trial.gold) for trial in trials)
+    chain, are_short = trials[0].chain, all(_is_short(trial.gold) for trial in trials)
     if study.has_own_scorer and is_rate(study, trials_of(study)):
         return
     known = [(trial.question, trial.instance.doc) for trial in trials]

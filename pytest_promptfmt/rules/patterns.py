@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import lru_cache, partial
 from typing import Any, Final
 
-from pytest_promptfmt.answers.completions import Chain, is_nothing
+from pytest_promptfmt.answers.completions import is_nothing
 from pytest_promptfmt.answers.trials import AnswerTrial
 from pytest_promptfmt.core.data_tables import data_table
 from pytest_promptfmt.core.errors import LimitExceededError, Position, PromptfmtError
@@ -155,17 +155,14 @@ def filters_change_gold(study: Study) -> Iterator[Finding]:
         return
     if study.has_own_scorer or set(study.metrics) != {"exact_match"}:
         return
-    scored = scored_answers(study)
-    if scored is None:
-        return
-    chain, answers = scored
-    for number, pipeline in enumerate(chain.pipelines):
-        for trial in answers if not pipeline.looks else ():
+    trials = scored_answers(study)
+    for number, pipeline in enumerate(trials[0].chain.pipelines if trials else ()):
+        for trial in trials if not pipeline.looks else ():
             doc, gold = trial.instance.doc, trial.gold
             if not trial.beats_nonsense or not gold.strip():
                 continue
-            stages = chain.read(pipeline, gold, doc, "the gold answer")
-            if stages.problem is None and not chain.is_right(trial.question, doc, stages.extracted):
+            stages = trial.chain.read(pipeline, gold, doc, "the gold answer")
+            if stages.problem is None and not trial.chain.is_right(trial.question, doc, stages.extracted):
                 if stages.stopped != gold or gold in mapped(study).values():
                     continue  # a stop sequence cuts it, which PF903 reports, or filters make it of other words
                 saw = f"{gold!r} becomes {stages.extracted!r}"
@@ -189,12 +186,12 @@ def gold_cut(study: Study) -> Iterator[Finding]:
     """
     if not study.generates or not looks_for_answers(study.task) or not study.has_real_docs or study.has_own_scorer:
         return
-    chain, answers = scored_answers(study) or (None, ())
+    trials = scored_answers(study)
     found = []
-    for number, pipeline in enumerate(chain.pipelines if chain is not None else ()):
-        if chain is None or not pipeline.patterns:
+    for number, pipeline in enumerate(trials[0].chain.pipelines if trials else ()):
+        if not pipeline.patterns:
             continue
-        cut = next(filter(None, (_cut(chain, pipeline, trial, answers) for trial in answers)), None)
+        cut = next(filter(None, (_cut(pipeline, trial, trials) for trial in trials)), None)
         if cut is None:
             return  # one of the pipelines reads all answers
         found.append((number, *cut))
@@ -210,10 +207,10 @@ def gold_cut(study: Study) -> Iterator[Finding]:
 
 
 def _cut(
-    chain: Chain, pipeline: FilterPipeline, trial: AnswerTrial, all_trials: Sequence[AnswerTrial]
+    pipeline: FilterPipeline, trial: AnswerTrial, all_trials: Sequence[AnswerTrial]
 ) -> tuple[str, str, int] | None:
     """Return a sentence with the gold answer that is not read, where the same with a simple answer is."""
-    gold, doc = trial.gold, trial.instance.doc
+    gold, doc, chain = trial.gold, trial.instance.doc, trial.chain
     filters = Filters(chain, doc)
     if not trial.beats_nonsense or not 0 < len(gold) < _LONG:
         return None

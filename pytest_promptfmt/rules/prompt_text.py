@@ -18,6 +18,9 @@ from pytest_promptfmt.study.layout import layout_of
 _LONG_WORD: Final = 6
 """Letters of a word that is no other one by a single letter."""
 
+_ENDING: Final = 3
+"""Letters at the end of a word of another language that change with its case or number."""
+
 _SHIFTED_LINES: Final = 2
 _INDENTED: Final = re.compile(r" {4,}\S|\t+\S")
 
@@ -233,6 +236,11 @@ def _description_of_another_task(study: Study) -> Iterator[str | Finding]:
         yield finding("dataset_name and the task name refer to different languages", saw, "dataset_name")
 
 
+def _is_inflected(word: str, other: str) -> bool:
+    """Return whether two words differ only at their ends."""
+    return word[: len(other) - _ENDING] == other[:-_ENDING]
+
+
 @query("PF240", "a label is misspelled: a letter is missing, or two letters are swapped")
 def _label_misspelt(page: Page) -> Iterator[str]:
     labels, known = layout_of(page.constant).labels, words("prompt_labels")
@@ -243,7 +251,8 @@ def _label_misspelt(page: Page) -> Iterator[str]:
     for label in labels:
         name = label.name.casefold()
         # a doubled letter may be another language's (premisse), as may a lost -e or -s
-        right = meant(name, written - {name}) or (meant(name, known) if is_english or is_ascii else None)
+        right = meant(name, {word for word in written - {name} if is_english or not _is_inflected(name, word)})
+        right = right or (meant(name, known) if is_english or is_ascii else None)
         is_cut = is_english and any(name == each[:-1] and each[-1] not in "es" for each in known)
         if name not in page.instance.doc and (is_cut or (right is not None and len(name) <= len(right))):
             yield f"{label.name}{label.colon}"

@@ -9,20 +9,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from pytest_promptfmt.answers.completions import Chain
 from pytest_promptfmt.answers.metric_scores import NONSENSE, normalised
 from pytest_promptfmt.answers.trials import AnswerTrial, ScoringTrial, Trials, trials_of
 from pytest_promptfmt.core.data_tables import data_table
-from pytest_promptfmt.core.errors import LimitExceededError, PromptfmtError, did_you_mean, is_misspelt
+from pytest_promptfmt.core.errors import LimitExceededError, did_you_mean, is_misspelt
 from pytest_promptfmt.core.limits import time_limit
 from pytest_promptfmt.core.task import FunctionRef
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
-from pytest_promptfmt.rules.extraction import scored_answers
+from pytest_promptfmt.rules.extraction import scored_answers, tried
 from pytest_promptfmt.rules.options import template_names
 from pytest_promptfmt.rules.page import error_query, query, task
 from pytest_promptfmt.rules.rule_registry import also
 from pytest_promptfmt.rules.rule_views import compares_whole, finding, shots_of, warning, words
-from pytest_promptfmt.rules.smoke import scoring_failure, scoring_fix
+from pytest_promptfmt.rules.smoke import scoring_fix
 from pytest_promptfmt.study.gold import accepted_texts, gold_kind, has_constant_target
 from pytest_promptfmt.tasks import METRICS, harness_around, score_doc
 
@@ -116,8 +115,12 @@ def written_number(text: str) -> float | None:
 
 
 def compared_by_exact_match(study: Study) -> Iterator[tuple[AnswerTrial, Mapping[str, str]]]:
-    """Return what exact_match compares of the answers to each doc; nothing where scoring fails, or filters fail."""
-    return normalised_texts(trials_of(study)) if scored_answers(study) is not None else iter(())
+    """Yield what exact_match compares of the possible answers to each doc; nothing where it does not judge."""
+    for trial in scored_answers(study):
+        metric = next((metric for metric in trial.chain.metrics if metric.name == "exact_match"), None)
+        if metric is not None and study.written.process_results is None and trial.gold.strip():
+            targets = trial.answers.targets if trial.answers.kind == "choice" else (trial.gold,)
+            yield trial, {str(target): normalised(str(target), metric.arguments) for target in targets}
 
 
 @rule("PF604", "scorer-crashes", severity=Severity.ERROR, family=Family.SCORING, scores=True)
@@ -132,29 +135,22 @@ def scorer_crashes(study: Study) -> Iterator[Finding]:
 
     Real: lm-evaluation-harness #3353 (aime: process_results), #1499 (m_truthfulqa: mc2_targets).
     """
-    if (trials := tried(study)) is None:
+    is_tried = study.renders_fields and (study.has_real_docs or not study.has_own_scorer)
+    if not is_tried or (trials := tried(study)) is None:
         return
     answers: tuple[ScoringTrial, ...] = (*trials.answers, *trials.choices)
     for trial in answers:
-        scoring = trials.scoring
-        reads_marks = scoring.is_synthetic and "«" in trial.error
+        reads_marks = trials.scoring.is_synthetic and "«" in trial.error
         if trial.error and not reads_marks and not trial.error.startswith(_LACKS):
-            do = scoring_fix(scoring, trial.question) or ""
+            do = scoring_fix(trials.scoring, trial.question) or ""
             yield finding("scoring raises an exception", trial.error, scored_by(trials), trial.instance, do=do)
 
 
-def tried(study: Study) -> Trials | None:
-    """Return what scoring gives; None where the task's scoring cannot be tried, which other rules report."""
-    if study.failure is not None or not study.renders_fields or scoring_failure(study) is not None:
-        return None
-    if study.has_own_scorer and not study.has_real_docs:
-        return None
-    try:
-        return trials_of(study)
-    except LimitExceededError:
-        raise
-    except PromptfmtError:
-        return None
+def judged_by_code(study: Study) -> Sequence[Trials]:
+    """Return what code of the task makes of the user's docs; nothing where other rules report that it fails."""
+    is_own = study.has_own_scorer and study.has_real_docs and study.renders_fields
+    trials = tried(study) if is_own else None
+    return () if trials is None else (trials,)
 
 
 def scored_by(trials: Trials) -> tuple[str]:
@@ -162,29 +158,17 @@ def scored_by(trials: Trials) -> tuple[str]:
     return ("process_results",) if trials.scoring.task.process_results is not None else _METRICS
 
 
-def gold_forms(study: Study, trial: AnswerTrial, chain: Chain | None) -> tuple[Any, ...]:
+def gold_forms(study: Study, trial: AnswerTrial) -> tuple[Any, ...]:
     """Return the gold answer as it is, in the forms that the prompt requests, and what filters give to own code.
 
     lm-eval reads a target that is written like a list as a list of answers, although it may be one answer in JSON.
     """
-    label, target = str(trial.answers.labels[trial.answers.gold]), trial.question.target
+    chain, target = trial.chain, trial.question.target
     whole = (json.dumps(target, ensure_ascii=False, default=str),) if isinstance(target, list | dict) else ()
-    forms = (trial.gold, *whole, *(form.written(label) for form in study.contract.wrapped))
-    pipelines = chain.pipelines if chain is not None and study.has_own_scorer else ()
-    read = (chain.read(one, form, trial.instance.doc, "a gold answer") for one in pipelines for form in forms if chain)
+    forms = (trial.gold, *whole, *(form.written(trial.label) for form in study.contract.wrapped))
+    pipelines = chain.pipelines if study.has_own_scorer else ()
+    read = (chain.read(one, form, trial.instance.doc, "a gold answer") for one in pipelines for form in forms)
     return (*forms, *(one.extracted for one in read if one.problem is None))
-
-
-def normalised_texts(trials: Trials) -> Iterator[tuple[AnswerTrial, Mapping[str, str]]]:
-    """Yield what exact_match compares of the possible answers to each doc; nothing where it does not judge."""
-    metrics = trials.chain.metrics if trials.chain is not None else ()
-    metric = next((metric for metric in metrics if metric.name == "exact_match"), None)
-    if metric is None or trials.scoring.has_own_code:
-        return
-    for trial in trials.answers:
-        if trial.gold.strip():
-            targets = trial.answers.targets if trial.answers.kind == "choice" else (trial.gold,)
-            yield trial, {str(target): normalised(str(target), metric.arguments) for target in targets}
 
 
 @rule("PF614", "wrong-direction", severity=Severity.WARNING, family=Family.SCORING, scores=True)
@@ -219,20 +203,13 @@ def metric_never_given(study: Study) -> Iterator[Finding]:
 
     Real: metrics that were renamed in the code, but not in the YAML file.
     """
-    task = study.task
-    if task.process_results is None or not study.has_real_docs:
-        return
     given: set[str] = set()
-    trials = tried(study)
-    for trial in trials.answers if trials is not None else ():
-        given |= set(_values(trials, trial, trial.gold) or ())
-    for choice in trials.choices if trials is not None else ():
-        given |= set(choice.gold_best)
-    if not given:
-        return
-    for index, entry in enumerate(task.metric_list or ()):
+    for trials in judged_by_code(study) if study.task.process_results is not None else ():
+        given.update(*(_values(trials, trial, trial.gold) or () for trial in trials.answers))
+        given.update(*(choice.gold_best for choice in trials.choices))
+    for index, entry in enumerate(study.task.metric_list or ()):
         name = entry.get("metric")
-        if isinstance(name, str) and name not in given:
+        if given and isinstance(name, str) and name not in given:
             saw = f"metric: {name}, but process_results returns {', '.join(sorted(given))}"
             yield finding("process_results never returns this metric", saw, ("metric_list", index))
 
@@ -282,10 +259,8 @@ def _unfit_aggregation(study: Study, entry: Mapping[str, Any]) -> tuple[str, str
     return "", ""
 
 
-def _values(trials: Trials | None, trial: AnswerTrial, answer: Any) -> Mapping[str, Any] | None:
+def _values(trials: Trials, trial: AnswerTrial, answer: Any) -> Mapping[str, Any] | None:
     """Return what each metric gives for one answer, as the filters leave it; None for an exception."""
-    if trials is None:
-        return None
     scoring = trials.scoring
     try:
         with time_limit(_SECONDS, "scoring one doc", scoring.task.position("metric_list")):
@@ -300,10 +275,8 @@ def _values(trials: Trials | None, trial: AnswerTrial, answer: Any) -> Mapping[s
 @also("PF605", severity=Severity.ERROR, scores=True)
 def worse_scores_more(study: Study) -> Iterator[Finding]:
     """Report a metric of your own that gives the gold answer no better score than nonsense."""
-    trials = tried(study)
-    if trials is None or not study.has_real_docs or not study.has_own_scorer:
-        return
-    if gold_kind(study) in ("tests", "nothing") or is_rate(study, trials):
+    trials = next(iter(judged_by_code(study)), None)
+    if trials is None or gold_kind(study) in ("tests", "nothing") or is_rate(study, trials):
         return
     is_better = {metric.name: metric.higher_is_better for metric in trials.scoring.metrics}
     signs = {name: 1 if better else -1 for name, better in is_better.items() if isinstance(better, bool)}
@@ -311,7 +284,7 @@ def worse_scores_more(study: Study) -> Iterator[Finding]:
     reached: dict[str, list[float]] = {}
     asked = [trial for trial in trials.answers if trial.gold.strip()]
     for trial in asked:
-        given = [_values(trials, trial, form) for form in gold_forms(study, trial, trials.chain)]
+        given = [_values(trials, trial, form) for form in gold_forms(study, trial)]
         _compare(differences, signs, given, _values(trials, trial, NONSENSE))
         _compare(reached, signs, given, dict.fromkeys(signs, 0))
     for choice in trials.choices:
@@ -399,27 +372,35 @@ def _number(value: Any) -> float | None:
     return float(value) if isinstance(value, int | float) else None
 
 
-@also("PF615", severity=Severity.ERROR, scores=True)
-def pair_reversed(study: Study) -> Iterator[Finding]:
+@error_query(
+    "PF615",
+    "process_results returns the answer first, but the aggregation expects the gold answer first",
+    judged_by_code,
+    scores=True,
+)
+def _pair_reversed(trials: Trials) -> Iterator[Finding]:
     """Report scoring code that returns the answer before the gold answer, although the order matters."""
-    trials = tried(study) if study.has_own_scorer and study.has_real_docs else None
-    for trial in trials.answers[:1] if trials is not None else ():
+    for trial in trials.answers[:1]:
         values = _values(trials, trial, NONSENSE) or {}
-        for index, entry in enumerate(study.task.metric_list or ()):
+        for index, entry in enumerate(trials.scoring.task.metric_list or ()):
             pair: Any = values.get(str(entry.get("metric")))
             is_pair = entry.get("aggregation") in _REFERENCE_FIRST and isinstance(pair, tuple) and len(pair) == 2
             if is_pair and NONSENSE in str(pair[0]) and NONSENSE not in str(pair[1]):
-                message = "process_results returns the answer first, but the aggregation expects the gold answer first"
-                yield finding(message, f"{entry['metric']}: {pair!r}"[:80], ("metric_list", index))
+                yield finding("", f"{entry['metric']}: {pair!r}"[:80], ("metric_list", index))
 
 
-@query("PF615", "a metric whose maximum should be 1, such as acc, exceeds 1 for the gold answer", task, scores=True)
-def _share_above_one(study: Study) -> Iterator[Finding]:
+@query(
+    "PF615",
+    "a metric whose maximum should be 1, such as acc, exceeds 1 for the gold answer",
+    judged_by_code,
+    at="process_results",
+    scores=True,
+)
+def _share_above_one(trials: Trials) -> Iterator[Finding]:
     """Report code that returns the number of right parts, or of points, as the accuracy of a doc."""
-    trials = tried(study) if study.has_own_scorer and study.has_real_docs else None
-    for trial in trials.answers if trials is not None else ():
+    for trial in trials.answers:
         for name, value in (_values(trials, trial, trial.gold) or {}).items():
             number = _number(value) or 0
             if _SHARE.fullmatch(name) and 1 < number <= _MOST_COUNTED:
                 saw = f"{name} is {number:g} for the gold answer {trial.gold[:LONG]!r}"
-                yield finding("", saw, "process_results", trial.instance)
+                yield finding("", saw, doc=trial.instance)

@@ -8,14 +8,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from pytest_promptfmt.answers.trials import trials_of
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
-from pytest_promptfmt.rules.extraction import scored_answers
+from pytest_promptfmt.rules.extraction import scored_answers, tried
 from pytest_promptfmt.rules.fixes import Fix, nothing, rewritten
 from pytest_promptfmt.rules.page import Page, error_query, generating, own, pages_of, query
 from pytest_promptfmt.rules.rule_registry import also
 from pytest_promptfmt.rules.rule_views import COLUMN, finding, first_text, has_given_shots, pattern, scores_exact_match
-from pytest_promptfmt.rules.smoke import scoring_failure
 from pytest_promptfmt.study.layout import layout_of
 from pytest_promptfmt.tasks import looks_for_answers
 
@@ -168,13 +166,12 @@ def _written_examples_continue(page: Page) -> Iterator[Finding]:
     study, cue, names = page.study, page.cue, [label.name for label in layout_of(page.constant).labels]
     solved = [label.name for label in layout_of(study.own_text).labels if label.value]
     is_shown = cue is not None and names != [] and min(solved.count(names[0]), solved.count(cue.name)) > 1
-    chain, trials = (scored_answers(study) if is_shown and study.stops and study.shots == 0 else None) or (None, ())
+    trials = scored_answers(study) if is_shown and study.stops and study.shots == 0 else ()
     following = f"\n\n{names[0]}: Is it iron?" if names else ""
     if any(map(_TURN.search, study.stop_texts)) or any(stop in following for stop in study.stop_texts):
         return
     for trial in trials[:1]:
-        asked = trial.question, trial.instance.doc
-        if chain is not None and chain.counts(trial.gold, *asked) and not chain.counts(trial.gold + following, *asked):
+        if trial.counts(trial.gold) and not trial.counts(trial.gold + following):
             saw = f"until has {', '.join(map(repr, study.stop_texts))}, but after an answer comes {following!r}"
             yield finding("", saw, doc=trial.instance)
 
@@ -187,12 +184,12 @@ def _severity(study: Study, stops: Sequence[str], answer: str | None, following:
     if any(map(_TURN.search, stops)):
         return Severity.INFO
     mild = None if has_given_shots(study) else Severity.WARNING
-    chain = trials_of(study).chain if looks_for_answers(study.task) and scoring_failure(study) is None else None
-    if chain is None:
+    trials = tried(study) if looks_for_answers(study.task) else None
+    if trials is None or trials.chain is None:
         return mild
-    doc = study.scoring.instances[0].doc
-    for pipeline in chain.pipelines:
-        alone, longer = (chain.read(pipeline, text, doc, "a probe") for text in (f"{answer}", f"{answer}{following}"))
+    doc, texts = trials.scoring.instances[0].doc, (f"{answer}", f"{answer}{following}")
+    for pipeline in trials.chain.pipelines:
+        alone, longer = (trials.chain.read(pipeline, text, doc, "a probe") for text in texts)
         if alone.problem is not None or longer.problem is not None or alone.extracted != longer.extracted:
             return mild
     return Severity.WARNING
