@@ -6,9 +6,10 @@ How an answer is phrased is the battery's part.
 from __future__ import annotations
 
 import copy
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -32,13 +33,11 @@ from pytest_promptfmt.tasks import (
     score_doc,
 )
 
-_FAR: Final = -9000.0
-"""A log-likelihood so low that no length makes up for it."""
+_BEST, _WORST = (-0.01, True), (-9000.0, False)
+"""Log-likelihoods: the worst is so low that no length makes up for it."""
 
 _MOST_SCORED: Final = 4_000_000
 """Characters of choices whose scores a process keeps."""
-
-Results = list[tuple[float, bool]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -194,20 +193,31 @@ _scored_before: Final[ValueCache[Mapping[str, Any]]] = ValueCache(_MOST_SCORED)
 
 def _choice_scores(scoring: Scoring, instance: Instance, question: Question, golds: Sequence[int]) -> Mapping[str, Any]:
     """Return the fields of a trial of choices: read-only scores, shared by equal trials."""
-    count, own, right = len(question.choices), len(instance.requests), set(golds)
-
-    def score(results: Results) -> Mapping[str, float | None]:
-        at = scoring.task.position("process_results" if scoring.has_own_code else "metric_list")
-        with time_limit(SECONDS_FOR_CODE if scoring.has_own_code else 0, "scoring one doc", at):
-            doc = copy.deepcopy(instance.doc) if scoring.has_own_code else instance.doc
-            values = score_doc(scoring.task, scoring.metrics, doc, question, results)
-        return MappingProxyType({name: _number(value) for name, value in values.items()})
-
+    right, score = set(golds), partial(_score_of_likely, scoring, instance, question)
     return {
-        "gold_best": score([(-0.01, True) if index % count in right else (_FAR, False) for index in range(own)]),
-        "other_best": score([(_FAR, False) if index % count in right else (-0.01, True) for index in range(own)]),
-        "all_equal": score([(-1.0, False)] * own),
+        "gold_best": score(right),
+        "other_best": score({*range(len(question.choices))} - right),
+        "all_equal": score(None),
     }
+
+
+def scores_of_each(scoring: Scoring, trial: ChoiceTrial) -> Sequence[Mapping[str, float | None]]:
+    """Return the scores of a doc with each of its choices as the most likely one."""
+    instance, question = trial.instance, trial.question
+    return [_score_of_likely(scoring, instance, question, {number}) for number in range(len(question.choices))]
+
+
+def _score_of_likely(
+    scoring: Scoring, instance: Instance, question: Question, likely: Collection[int] | None
+) -> Mapping[str, float | None]:
+    """Return the scores of a doc whose most likely choices are these; all are equally likely for None."""
+    count, own = len(question.choices), range(len(instance.requests))
+    results = [(-1.0, False) if likely is None else _BEST if one % count in likely else _WORST for one in own]
+    at = scoring.task.position("process_results" if scoring.has_own_code else "metric_list")
+    with time_limit(SECONDS_FOR_CODE if scoring.has_own_code else 0, "scoring one doc", at):
+        doc = copy.deepcopy(instance.doc) if scoring.has_own_code else instance.doc
+        values = score_doc(scoring.task, scoring.metrics, doc, question, results)
+    return MappingProxyType({name: _number(value) for name, value in values.items()})
 
 
 def _gold_indices(question: Question) -> Sequence[int] | None:

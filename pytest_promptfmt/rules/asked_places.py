@@ -39,6 +39,9 @@ _PIECE: Final = re.compile(r"\{\{-? *(\w+) *\[ *[\d+:-][\d +:-]*\]")
 _HOW_DRAWN: Final = {"temperature", "top_p", "top_k", "min_p", "seed"}
 _ASKED_TWICE: Final = 2
 _IN_A_WORD: Final = re.compile(r"\w\w")
+_LABELLED: Final = re.compile(r"[(\[]?\w[)\].:]")
+"""The beginning of a text whose first letter is its label."""
+
 _NUMBERS: Final = ("3", "81")
 
 
@@ -190,8 +193,13 @@ def _gold_cut_in_a_word(compared: tuple[Study, list[str]]) -> Iterator[str]:
 def _shot_cut_in_a_word(page: Page) -> Iterator[str]:
     docs = page.study.docs.fewshot if page.study.docs is not None else ()
     texts = [text.strip() for doc in docs for text in doc.values() if isinstance(text, str)]
-    answers = [shot.answer.strip() for shot in page.shots if shot.answer and len(shot.answer.split()) > _ASKED_TWICE]
-    for answer in answers:
+    said = [shot.answer.strip() for shot in page.shots if shot.answer]
+    piece = _PIECE.search(str(page.study.written.doc_to_target))
+    whole = [str(doc.get(piece[1]) or "") for doc in docs] if piece is not None and ":" not in piece[0] else []
+    are_texts = all(" " in text and not _LABELLED.match(text) for text in whole)
+    if whole and said and are_texts and all(len(one) == 1 and one.isalpha() for one in said):
+        yield f"{said[0]!r} is cut out of {whole[0][:40]!r}"
+    for answer in (one for one in said if len(one.split()) > _ASKED_TWICE):
         longer = (text for text in texts if text.endswith(answer) and text != answer)
         cut = next((text for text in longer if _IN_A_WORD.match(text, len(text) - len(answer) - 1)), None)
         if cut is not None:

@@ -20,6 +20,7 @@ from pytest_promptfmt.rules.smoke import scoring_failure
 from pytest_promptfmt.tasks import FilterPipeline, known_filter, looks_for_answers
 
 _CODE: Final = "def double(x):\n    return 2 * x"
+_EXPLAINED: Final = "It takes a number. For example:\n```python\ndouble(2)\n```"
 _LANGUAGES: Final = ("python", "py", "json", "sql", "cpp", "java")
 _FEW_WORDS: Final = 8
 """Words of a gold answer that is an answer and no reasoning."""
@@ -117,6 +118,19 @@ def _fence_with_language(study: Study) -> Iterator[Finding]:
         for number, pipeline in enumerate(filters.chain.pipelines):
             if tag := next((one for one, block in blocks.items() if filters.read(pipeline, block) == _CODE), ""):
                 yield finding("", f"the filter finds code after ```{tag}, but not after ```", ("filter_list", number))
+
+
+@query("PF504", "a filter keeps the text between two code blocks as code", task, scope="scoring")
+def _text_after_block(study: Study) -> Iterator[Finding]:
+    for filters in filters_of(study):
+        for number, pipeline in enumerate(filters.chain.pipelines):
+            for begun in ("", "```python\n"):
+                alone, text = filters.read(pipeline, f"{begun}{_CODE}\n```"), f"{begun}{_CODE}\n```\n{_EXPLAINED}"
+                read = filters.read(pipeline, text) if _CODE in alone and "```" not in alone else ""
+                if _CODE in read and _EXPLAINED.partition("\n")[0] in read:
+                    yield finding(
+                        "", f"the filter extracts {read[-60:]!r} from {text[-80:]!r}", ("filter_list", number)
+                    )
 
 
 @dataclass(frozen=True, slots=True)

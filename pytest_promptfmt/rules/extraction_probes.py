@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
@@ -12,7 +13,7 @@ from pytest_promptfmt.core.task import UNSET
 from pytest_promptfmt.rules import Family, Finding, Severity, Study
 from pytest_promptfmt.rules.extraction import Misread, Reader, bare_answer, misread_by_all, readers, scored_answers
 from pytest_promptfmt.rules.page import error_query, query, task
-from pytest_promptfmt.rules.rule_views import finding, has_given_shots
+from pytest_promptfmt.rules.rule_views import finding, first_text, has_given_shots
 from pytest_promptfmt.tasks import FilterPipeline, looks_for_answers
 
 _WORDS: Final = re.compile(r"[^\W\d_]{3,}(?: [^\W\d_]+)*|#{2,}")
@@ -20,6 +21,9 @@ _CLASSES: Final = re.compile(r"\\[A-Za-z]|\[[^\]]*\]|\(\?[a-zA-Z]+\)|\(\?P?<\w+>
 _PROBES: Final = data_table("rules")
 _USUAL: Final = 4
 """Sentences that are tried for every task, after those that its prompt demands."""
+
+_SEPARATED: Final = re.compile(r"(?<![\d.,])[1-9]\d{0,2}([ \u00a0\u202f’'.])\d{3}(?![\d.,]\d|\d)")
+"""A number with a mark before its last three digits."""
 
 _WITHOUT_SEPARATOR: Final = 3
 """Digits of a number that has no separator."""
@@ -153,13 +157,18 @@ def _first_of_reasoning(study: Study) -> Iterator[Finding]:
 def _number_cut(study: Study) -> Iterator[Finding]:
     golds = [re.sub(r"\D", "", str(instance.target)) for instance in study.real_instances]
     are_small = bool(golds) and all(len(gold) <= _WITHOUT_SEPARATOR for gold in golds)
+    marks = {found[1]: "" for one in study.real_instances for found in _SEPARATED.finditer(first_text(one))}
     for reader in readers(study):
-        for wrong in misread_by_all(reader, _cut_number) if reader.answers.kind == "number" else ():
-            yield wrong.finding(Severity.INFO if are_small and "1,234" in wrong.text else None)
+        probe = partial(_cut_number, marks=[",", *marks])
+        for wrong in misread_by_all(reader, probe) if reader.answers.kind == "number" else ():
+            is_comma = re.search(r"1,234|42\D", wrong.text) is not None
+            found = wrong.finding(Severity.INFO if are_small and "234" in wrong.text else None)
+            message = "" if is_comma else "a filter misreads a number that is written like those of the prompt"
+            yield replace(found, message=message)
 
 
-def _cut_number(reader: Reader, pipeline: FilterPipeline) -> tuple[str, str] | None:
-    """Return a text with a comma in or after its number, of which a part or the comma is read, and what is read."""
+def _cut_number(reader: Reader, pipeline: FilterPipeline, marks: Sequence[str]) -> tuple[str, str] | None:
+    """Return a text with a mark in its number or a comma after it, of which a part is read, and what is read."""
     for form in _PROBES["separator_forms"]:
         if not reader.is_read(pipeline, form.format("1234"), "1234"):
             continue
@@ -167,10 +176,10 @@ def _cut_number(reader: Reader, pipeline: FilterPipeline) -> tuple[str, str] | N
         read = reader.read(pipeline, text)
         if read in (",", "") and reader.is_read(pipeline, form.format("42"), "42"):
             return text, read
-        text = form.format("1,234")
-        read = reader.read(pipeline, text)
-        if bare_answer(read) in ("1", "234"):
-            return text, read
+        for text in (form.format(f"1{mark}234") for mark in marks):
+            read = reader.read(pipeline, text)
+            if bare_answer(read) in ("1", "234"):
+                return text, read
     return None
 
 

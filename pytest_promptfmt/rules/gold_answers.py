@@ -165,7 +165,7 @@ def _compared_golds(study: Study) -> Sequence[Study]:
 )
 def _several_correct_answers(page: Page) -> Iterator[Finding]:
     golds = [request for request in page.instance.requests if request.prompt is not None and request.gold]
-    marked = _marked_right(page.instance.doc, page.scored) if len(page.scored) > 1 and len(golds) == 1 else ()
+    marked = marked_right(page.instance.doc, page.scored) if len(page.scored) > 1 and len(golds) == 1 else ()
     if sum(marked or ()) > 1:
         yield finding("", f"the choices are {page.scored!r}, and their marks {marked}")
     elif marked and sum(marked) == 1 and not marked[page.instance.requests.index(golds[0])]:
@@ -177,7 +177,7 @@ def _several_correct_answers(page: Page) -> Iterator[Finding]:
         )
 
 
-def _marked_right(doc: Mapping[str, Any], choices: Sequence[str]) -> Sequence[int] | None:
+def marked_right(doc: Mapping[str, Any], choices: Sequence[str]) -> Sequence[int] | None:
     """Return the list of zeros and ones next to the choices in a doc, or in one of its mappings."""
     for fields in (doc, *(value for value in doc.values() if isinstance(value, Mapping))):
         lists = {key: value for key, value in fields.items() if isinstance(value, list) and len(value) == len(choices)}

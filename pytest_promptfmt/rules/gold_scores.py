@@ -8,8 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from pytest_promptfmt.answers.metric_scores import NONSENSE
-from pytest_promptfmt.answers.trials import AnswerTrial, Trials, trials_of
+from pytest_promptfmt.answers.trials import AnswerTrial, Trials, scores_of_each, trials_of
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
+from pytest_promptfmt.rules.gold_answers import marked_right
 from pytest_promptfmt.rules.page import error_query, query
 from pytest_promptfmt.rules.rule_registry import also
 from pytest_promptfmt.rules.rule_views import finding, listed_labels
@@ -184,6 +185,19 @@ def _tie_counts_as_right(trials: Trials) -> Iterator[Finding]:
     if choices and is_won and not set.intersection(*(set(one.golds) for one in choices)):
         saw = f"acc is 1 for all {len(choices)} docs"
         yield finding("", saw, scored_by(trials), choices[0].instance)
+
+
+@query("PF605", "a choice that the doc marks as right scores no better than a wrong one", judged_by_code, scores=True)
+def _marked_choice_loses(trials: Trials) -> Iterator[Finding]:
+    for trial in trials.choices:
+        marks = marked_right(trial.instance.doc, [one.strip() for one in trial.question.choices]) or ()
+        scores = scores_of_each(trials.scoring, trial) if 1 < sum(marks) < len(marks) and not trial.error else ()
+        for name in scores[0] if scores else ():
+            pairs = [(one.get(name) or 0, mark) for one, mark in zip(scores, marks, strict=True)]
+            right, wrong = ([value for value, mark in pairs if mark == each] for each in (1, 0))
+            if min(right) <= max(wrong) < max(right):
+                lost = trial.question.choices[pairs.index((min(right), 1))]
+                yield finding("", f"{name} is {min(right):g} for {lost[:LONG]!r}", scored_by(trials), trial.instance)
 
 
 def _near_misses(gold: str) -> dict[str, Sequence[str]]:

@@ -35,6 +35,9 @@ _TRIMS: Final = ("strip", "lstrip", "rstrip")
 _WITHOUT_ORDER: Final = ("sorted", "set", "frozenset", "len", "sum", "min", "max", "any", "all")
 _LAST_DOT: Final = re.compile(r"(?<!\\)\)\.\)*\$?$|\(\?=\.\)")
 _NUMBER_DOT: Final = re.compile(r"(?:\\d|[0-9,]\])[+*]?(?:\((?:\?:)?)?(?<!\\)\.(?:\\d|\[0-9)")
+_OF_RE: Final = re.compile(r"re\.(?:compile|sub|search|match|fullmatch|findall|finditer|split)")
+_FLAGS: Final = re.compile(r"\bflags\b|\bre\.[A-Z]")
+_REASONING: Final = re.compile(r"</(think|thinking|thoughts?|reasoning|scratchpad)>")
 _PROBES: Final = data_table("rules")
 _WHOLE: Final = re.compile(r"[^\W\d_]{2,}")
 _LONG: Final = 2000
@@ -77,6 +80,68 @@ def _special_token_as_pattern(pattern: Text) -> Iterator[str]:
 def _escape_doubled(pattern: Text) -> Iterator[str]:
     r"""Report a pattern with `\\d+`, which looks for a backslash and the letter d."""
     yield from [pattern.text] if _DOUBLED.search(pattern.text) else ()
+
+
+@query("PF502", "a part of the pattern never matches, because ^ comes after text", _written)
+def _caret_after_text(pattern: Text) -> Iterator[str]:
+    yield from [pattern.text] if _is_impossible(pattern.text) else ()
+
+
+@reads_names
+@also("PF502")
+def pattern_in_code(study: Study) -> Iterator[Finding]:
+    """Report a pattern in Python code that never matches, or that removes only reasoning of a single line."""
+    modules = {function.file: parsed(function) for function in functions_of(study.given)}
+    for file, tree in modules.items():
+        for call, text in _patterns_in(tree) if tree is not None else ():
+            position, saw = Position(file, call.lineno, call.col_offset + 1), ast.unparse(call)[:80]
+            if _is_impossible(text):
+                yield finding("a part of the pattern never matches, because ^ comes after text", saw, position)
+            elif ".sub(" in saw and _keeps_lines(text):
+                do = "add flags=re.DOTALL"
+                yield finding("the pattern does not remove reasoning of several lines", saw, position, do=do)
+
+
+@lru_cache(maxsize=64)
+def _patterns_in(tree: ast.Module) -> tuple[tuple[ast.Call, str], ...]:
+    """Return the calls of a module with a pattern that is written there without flags, and the pattern."""
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and node.args]
+    of_re = [one for one in calls if _OF_RE.fullmatch(ast.unparse(one.func)) and not _FLAGS.search(ast.unparse(one))]
+    texts = [(one, one.args[0].value) for one in of_re if isinstance(one.args[0], ast.Constant)]
+    return tuple((call, text) for call, text in texts if isinstance(text, str))
+
+
+def _keeps_lines(text: str) -> bool:
+    """Return whether a pattern finds reasoning between tags, or up to one, only if it is a single line."""
+    tag = _REASONING.search(text)
+    try:
+        left = (
+            [re.sub(text, "", f"<{tag[1]}>red{mark}blue</{tag[1]}> iron") for mark in " \n"] if tag is not None else []
+        )
+    except re.error:
+        return False  # which fails when it is run
+    return bool(left) and "red" not in left[0] and "red" in left[1]
+
+
+@lru_cache(maxsize=1024)
+def _is_impossible(text: str) -> bool:
+    """Return whether a part of a pattern needs the beginning of the text after some of it."""
+    try:
+        tree = parser.parse(text) if len(text) <= _LONG and "^" in text else None
+    except (re.error, OverflowError, RecursionError, MemoryError):
+        return False  # which other rules report
+    return tree is not None and not tree.state.flags & re.MULTILINE and _begins_late(tree, tree, is_after=False)
+
+
+def _begins_late(items: Any, tree: Any, *, is_after: bool) -> bool:
+    for op, value in items:
+        if op is codes.AT and value in (codes.AT_BEGINNING, codes.AT_BEGINNING_STRING) and is_after:
+            return True
+        inner = value[1] if op is codes.BRANCH else [value[-1]] if op is codes.SUBPATTERN else []
+        if any(_begins_late(one, tree, is_after=is_after) for one in inner):
+            return True
+        is_after = is_after or parser.SubPattern(tree.state, [(op, value)]).getwidth()[0] > 0
+    return False
 
 
 @reads_names

@@ -284,6 +284,18 @@ def _examples_in_question(page: Page) -> Iterator[str]:
         yield f"{one.name}{one.colon} {one.value}"
 
 
+@query("PF807", "the first example has no label before its question, but the other examples have one")
+def _first_label_lost(page: Page) -> Iterator[str]:
+    labels = layout_of(page.constant).labels
+    pair = {label.name: label for label in labels[-2:]}
+    shown = [label for label in labels if label.name in pair]
+    names, before = [label.name for label in shown], page.constant[: shown[0].start if shown else 0].strip()
+    is_lost = len(pair) == _LEAST_WRITTEN < len(names) // 2 + 1 and names[0] == names[-1] and len(names) % 2 == 1
+    is_lost &= all(one != other for one, other in pairwise(names))
+    if is_lost and before and COLUMN not in before and COLUMN in labels[-2].value:
+        yield before[:60]
+
+
 _EXAMPLES: Final = pattern("shot_layout", "count")
 _POINTER: Final = pattern("shot_layout", "pointer")
 _TAG: Final = re.compile(r"<([a-z]{3,}(?:_[a-z]+)?)>")
