@@ -268,13 +268,19 @@ def _refuse_missing(task: Task, metrics: Sequence[TaskMetric]) -> None:
         raise refusal.because("a metric of the package evaluate is not available")
 
 
+def gold_text(question: Question) -> str | None:
+    """Return the gold answer as it is written: of several the first, of choices their text; None for other values."""
+    gold, choices = question.target, question.choices
+    if choices is not None and isinstance(gold, int) and 0 <= gold < len(choices):
+        gold = choices[gold]
+    if isinstance(gold, list | tuple):
+        gold = gold[0] if gold else None
+    return str(gold) if isinstance(gold, str | int | float) else None
+
+
 def _gold_text(question: Question) -> str:
-    gold = question.target
-    if question.choices is not None and isinstance(gold, int):
-        gold = question.choices[gold]
-    if isinstance(gold, list | tuple) and gold:
-        gold = gold[0]
-    return str(gold)
+    text = gold_text(question)
+    return str(question.target) if text is None else text
 
 
 def normalised(text: str, arguments: Mapping[str, Any]) -> str:

@@ -9,6 +9,7 @@ from functools import cache
 from typing import Any, Final, Literal, get_args
 
 from pytest_promptfmt.answers.completions import Chain, is_nothing
+from pytest_promptfmt.answers.metric_scores import gold_text
 from pytest_promptfmt.core.data_tables import data_table
 from pytest_promptfmt.core.task import UNSET, Task
 from pytest_promptfmt.study.contract import contract_of, without_begun
@@ -57,16 +58,6 @@ class Answers:
         target = str(self.targets[self.gold])
         start = target.rindex(self.number or "")
         return target[:start] + number + target[start + len(self.number or "") :]
-
-
-def gold_text(question: Question) -> str | None:
-    """Return the gold answer as it is written: of several the first, of choices their text; None for other values."""
-    gold, choices = question.target, question.choices
-    if choices is not None and isinstance(gold, int) and 0 <= gold < len(choices):
-        gold = choices[gold]
-    if isinstance(gold, list | tuple):
-        gold = gold[0] if gold else None
-    return str(gold) if isinstance(gold, str | int | float) else None
 
 
 def answers_of(question: Question, prompt: str) -> Answers | None:
@@ -214,9 +205,7 @@ def answer_words() -> Mapping[str, str]:
     return words
 
 
-def choice_phrasings(
-    answers: Answers, question_words: tuple[str, str] = ("Question:", "Answer:"), prompt: str = ""
-) -> Iterator[Phrasing]:
+def choice_phrasings(answers: Answers, prompt: str = "") -> Iterator[Phrasing]:
     """Yield the phrasings of a labelled option, by the classes of the module's first lines.
 
     With a `prompt`, one of them repeats only that, unless it shows an answer in the very form that it requests, and
@@ -233,8 +222,8 @@ def choice_phrasings(
         "text": text,
         "wrong": labels[(answers.gold - 2) % count if count > 2 else 1 - answers.gold],
         "other": labels[(answers.gold - 1) % count],
-        "question": question_words[0],
-        "answer": question_words[1],
+        "question": "Question:",
+        "answer": "Answer:",
         "options": "\n".join(options),
         "next": following,
     }

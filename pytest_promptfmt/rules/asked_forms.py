@@ -24,11 +24,11 @@ from pytest_promptfmt.rules.rule_views import (
     has_english,
     has_word,
     instruction_key,
-    listed_labels,
     pattern,
+    question_layout,
 )
 from pytest_promptfmt.study.contract import without_begun
-from pytest_promptfmt.study.gold import gold_kind
+from pytest_promptfmt.study.gold import gold_kind, targets_as_texts
 from pytest_promptfmt.study.layout import follow_each_other, layout_of
 from pytest_promptfmt.study.requested_labels import (
     LISTED,
@@ -39,7 +39,7 @@ from pytest_promptfmt.study.requested_labels import (
     lists,
 )
 from pytest_promptfmt.study.scoring import token_budget
-from pytest_promptfmt.tasks import looks_for_answers
+from pytest_promptfmt.tasks import known_filter, looks_for_answers
 
 _LONGEST: Final = 60
 """Characters of a gold answer that a sentence may end with."""
@@ -63,9 +63,6 @@ _FEW_WORDS: Final = 3
 _NUMBER: Final = re.compile(r"[-+$€£]?[\d.,/]+ ?%?|[IVXLC]+")
 _WORDS: Final = re.compile(r"[^\w\n]?\w+|[^\w\s]+")
 """A word, with one mark before it, is at least one token, and so are other marks."""
-
-_TAKE: Final = ("remove_whitespace", "take_first", "take_first_k")
-"""Filters that leave the words of a completion as they are."""
 
 _MARKS: Final = " .,!()[]\"'"
 _SHARED: Final = 3
@@ -296,7 +293,8 @@ def _may_translate(study: Study) -> bool:
     """Return whether a filter may turn one form of an answer into another."""
     pipelines = study.task.filter_list or ()
     steps = [step for one in pipelines if isinstance(one, Mapping) for step in one.get("filter") or ()]
-    return any(not isinstance(step, Mapping) or step.get("function") not in _TAKE for step in steps)
+    named = (step.get("function") if isinstance(step, Mapping) else None for step in steps)
+    return any(name != "remove_whitespace" and not known_filter(name).keeps_text for name in named)
 
 
 def _scored_texts(study: Study) -> list[str]:
@@ -307,9 +305,7 @@ def _scored_texts(study: Study) -> list[str]:
     elif choices is not None and not study.generates:
         texts = [one for instance in study.real_instances[:1] for one in choices_of(study, instance)]
     else:
-        targets = [instance.target for instance in study.instances]
-        are_texts = all(isinstance(target, str | int) and not isinstance(target, bool) for target in targets)
-        texts = [str(target) for target in targets] if are_texts else []
+        texts = targets_as_texts(study.instances)
     return [] if any("«" in one for one in texts) else list(dict.fromkeys(one.strip() for one in texts))
 
 
@@ -324,7 +320,7 @@ def _texts_for_letters(study: Study, scored: Sequence[str]) -> Iterator[Finding]
 
 def _letters_for_numbers(study: Study, scored: Sequence[str]) -> Iterator[Finding]:
     """Yield letters that are listed and scored where the number of an option is requested, or the reverse."""
-    listed = listed_labels(study.instances[0])
+    listed = question_layout(study.instances[0]).listed_labels
     if len(listed) < _LEAST or not scored or not set(scored) <= set(listed):
         return
     is_letters = listed[0].isalpha()

@@ -13,26 +13,22 @@ from pytest_promptfmt.core.data_tables import data_table
 from pytest_promptfmt.rules import Finding, Study
 from pytest_promptfmt.rules.extraction import scored_answers
 from pytest_promptfmt.rules.options import template_names
-from pytest_promptfmt.rules.page import Page, generating, given_shots, query
+from pytest_promptfmt.rules.page import Page, comparing, generating, given_shots, query
 from pytest_promptfmt.rules.rule_views import (
     finding,
     first_text,
     has_word,
-    listed_labels,
     mapped,
     pattern,
-    scores_exact_match,
+    question_layout,
     words,
 )
-from pytest_promptfmt.study.gold import gold_kind
+from pytest_promptfmt.study.gold import gold_kind, targets_as_texts
 from pytest_promptfmt.study.layout import layout_of
 from pytest_promptfmt.study.scoring import token_budget
-from pytest_promptfmt.tasks import looks_for_answers
+from pytest_promptfmt.tasks import FILTERS, looks_for_answers
 
 _TEXT: Final = pattern("asked_places", "text")
-_READERS: Final = frozenset({"multi_choice_regex", "regex"})
-"""Filters that read an answer from a completion."""
-
 _PIECE: Final = re.compile(r"\{\{-? *(\w+) *\[ *[\d+:-][\d +:-]*\]")
 """A column of which an index or a slice is printed."""
 
@@ -80,7 +76,7 @@ def _asked_place_not_read(study: Study) -> Iterator[Finding]:
 
 def _other(trial: AnswerTrial) -> str | None:
     """Return an answer that is wrong: another option, or a number."""
-    answers, listed = trial.answers, listed_labels(trial.instance)
+    answers, listed = trial.answers, question_layout(trial.instance).listed_labels
     if answers.kind == "text" and trial.gold in listed:
         return next(one for one in listed if one != trial.gold)
     if answers.kind == "choice":
@@ -97,11 +93,9 @@ def _no_room_for_length(study: Study) -> Iterator[str]:
 
 def _compared_golds(study: Study) -> Sequence[tuple[Study, list[str]]]:
     """Return a task that compares whole completions with texts, and the texts of its own docs."""
-    targets = [instance.target for instance in study.real_instances]
-    are_texts = all(isinstance(target, str | int) and not isinstance(target, bool) for target in targets)
-    is_compared = study.generates and scores_exact_match(study) and not study.has_own_scorer and not mapped(study)
-    is_compared &= bool(targets) and are_texts and not study.has_guessed_text
-    return ((study, [str(target).strip() for target in targets]),) if is_compared else ()
+    golds = [text.strip() for text in targets_as_texts(study.real_instances)]
+    is_compared = bool(comparing(study) and golds) and not mapped(study) and not study.has_guessed_text
+    return ((study, golds),) if is_compared else ()
 
 
 @query("PF714", "the gold answers do not have the format that the prompt requests", _compared_golds, at="doc_to_target")
@@ -165,7 +159,7 @@ def _vote_and_repeats(study: Study) -> Iterator[Finding]:
 def _read_after_vote(filters: Sequence[str]) -> str | None:
     """Return the filter that reads the answer, where that comes after a majority vote."""
     later = filters[filters.index("majority_vote") :] if "majority_vote" in filters else ()
-    return next((name for name in later if name in _READERS), None)
+    return next((name for name in later if name in FILTERS and name != "custom" and FILTERS[name].picks), None)
 
 
 @query("PF714", "the gold answer begins in the middle of a word of its column", _compared_golds, at="doc_to_target")

@@ -85,7 +85,13 @@ def odd_punctuation(study: Study) -> Iterator[Finding]:
         if found is not None:
             saw = around(text, found, 20, 12).replace(COLUMN, "…")
             yield finding("unusual punctuation in the text of a template", saw, template.keys)
+    about = "the template prints a punctuation mark after a text that already ends with one"
+    do = "remove the punctuation mark from the template"
     for instance in study.real_instances[:1]:
+        values = [(name, value) for name, value in instance.doc.items() if isinstance(value, str)]
+        ends = [(name, f"{value},") for name, value in values if value.count(" ") > 2 and value[-1:] in ".?!"]
+        for name, end in [one for one in ends if any(one[1] in text for text in continuations(instance))][:1]:
+            yield finding(about, end[-20:], "doc_to_choice", instance, field=name, do=do)
         message = question_message(instance)
         for before, after in pairwise(message.content if message is not None else ()):
             if before.origin.field is None or after.origin.field is not None:
@@ -93,8 +99,7 @@ def odd_punctuation(study: Study) -> Iterator[Finding]:
             pair = before.text[-1:] + after.text[:1]
             is_sentence = before.text.count(" ") > 2  # else it may be an abbreviation
             if pair in ("??", "..", "?.", "!.", ".?") or (is_sentence and pair in (".,", "?,", "!,")):
-                about = "the template prints a punctuation mark after a text that already ends with one"
-                saw, do = f"{before.text[-20:]}{after.text[:8]}", "remove the punctuation mark from the template"
+                saw = f"{before.text[-20:]}{after.text[:8]}"
                 yield finding(about, saw, after, instance, field=before.origin.field, do=do)
                 return
 

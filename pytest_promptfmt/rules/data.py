@@ -17,6 +17,7 @@ from pytest_promptfmt.rules.options import template_names
 from pytest_promptfmt.rules.page import Page, error_query, own, query, task
 from pytest_promptfmt.rules.rule_registry import also
 from pytest_promptfmt.rules.rule_views import around, continuations, finding, has_english, literal_of, pattern, warning
+from pytest_promptfmt.study.gold import gold_column
 from pytest_promptfmt.tasks import load_docs
 
 _LONG: Final = 50
@@ -191,7 +192,7 @@ def _read_unprocessed(study: Study) -> Sequence[Doc]:
 
 @error_query("PF701", "code drops the docs whose gold value is 0 or false", task, at="process_docs", scores=True)
 def _zeros_dropped(study: Study) -> Iterator[Finding]:
-    gold = str(study.written.doc_to_target).strip("{} -")
+    gold = gold_column(study)
     if not study.has_choices or not study.renders_fields or not study.real_instances:
         return
     golds, kept = [row.get(gold) for row in _unprocessed(study)], [doc.get(gold) for doc in study.local_docs]
@@ -202,7 +203,7 @@ def _zeros_dropped(study: Study) -> Iterator[Finding]:
 
 @error_query("PF701", "code reorders the options, but keeps the old gold index", task, at="process_docs", scores=True)
 def _processed_otherwise(study: Study) -> Iterator[Finding]:
-    gold = str(study.written.doc_to_target).strip("{} -")  # a longer template may calculate with the column
+    gold = gold_column(study)
     for number, (row, doc) in enumerate(given_rows(study) if study.has_choices else ()):
         at = doc.get(gold)
         if not isinstance(at, int) or at != row.get(gold):
@@ -219,7 +220,7 @@ def _processed_otherwise(study: Study) -> Iterator[Finding]:
     "PF701", "code puts the right option at another position than the gold index", task, at="process_docs", scores=True
 )
 def _placed_elsewhere(study: Study) -> Iterator[Finding]:
-    gold = str(study.written.doc_to_target).strip("{} -")
+    gold = gold_column(study)
     for number, (row, doc) in enumerate(given_rows(study) if study.has_choices else ()):
         at = doc.get(gold)
         lists = [one for name, one in doc.items() if isinstance(one, list) and name in study.used_names]

@@ -13,6 +13,7 @@ from pytest_promptfmt.answers.phrasings import Answers, Subject, answers_of, con
 from pytest_promptfmt.answers.trials import AnswerTrial, Trials, trials_of
 from pytest_promptfmt.core.docs import Doc
 from pytest_promptfmt.core.errors import LimitExceededError, PromptfmtError
+from pytest_promptfmt.core.randomness import OwnRandomness
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
 from pytest_promptfmt.rules.page import query, task
 from pytest_promptfmt.rules.rule_views import comparing_key, finding, first_text
@@ -123,14 +124,20 @@ def _fence_with_language(study: Study) -> Iterator[Finding]:
 @query("PF504", "a filter keeps the text between two code blocks as code", task, scope="scoring")
 def _text_after_block(study: Study) -> Iterator[Finding]:
     for filters in filters_of(study):
-        for number, pipeline in enumerate(filters.chain.pipelines):
-            for begun in ("", "```python\n"):
-                alone, text = filters.read(pipeline, f"{begun}{_CODE}\n```"), f"{begun}{_CODE}\n```\n{_EXPLAINED}"
-                read = filters.read(pipeline, text) if _CODE in alone and "```" not in alone else ""
-                if _CODE in read and _EXPLAINED.partition("\n")[0] in read:
-                    yield finding(
-                        "", f"the filter extracts {read[-60:]!r} from {text[-80:]!r}", ("filter_list", number)
-                    )
+        with OwnRandomness(filters.chain.task).used():
+            kept = [_kept_after_block(filters, one) for one in filters.chain.pipelines]
+        for number, saw in enumerate(kept):
+            yield from [finding("", saw, ("filter_list", number))] if saw else ()
+
+
+def _kept_after_block(filters: Filters, pipeline: FilterPipeline) -> str:
+    """Return what a pipeline reads of two code blocks with a sentence between them, "" where it ends the first one."""
+    for begun in ("", "```python\n"):
+        alone, text = filters.read(pipeline, f"{begun}{_CODE}\n```"), f"{begun}{_CODE}\n```\n{_EXPLAINED}"
+        read = filters.read(pipeline, text) if _CODE in alone and "```" not in alone else ""
+        if _CODE in read and _EXPLAINED.partition("\n")[0] in read:
+            return f"the filter extracts {read[-60:]!r} from {text[-80:]!r}"
+    return ""
 
 
 @dataclass(frozen=True, slots=True)

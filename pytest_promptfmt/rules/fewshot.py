@@ -274,7 +274,7 @@ def _answer_otherwise(page: Page) -> Iterator[Finding]:
     """Report few-shot examples whose answers have another form than the scored answers, such as sentences."""
     golds = [str(instance.target).strip() for instance in page.study.real_instances]
     answers = [shot.answer.strip() for shot in page.shots if shot.answer]
-    labels, severity = page.listed, severity_of_shots(page.study)
+    labels, severity = page.layout.listed_labels, severity_of_shots(page.study)
     if not answers or not golds:
         return
     saw = f"a few-shot example answers {answers[0][:50]!r}, but gold is {golds[0][:50]!r}"

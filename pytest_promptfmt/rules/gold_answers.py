@@ -8,23 +8,22 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Final
 
-from pytest_promptfmt.answers.metric_scores import normalised
-from pytest_promptfmt.answers.phrasings import answer_words, gold_text
+from pytest_promptfmt.answers.metric_scores import gold_text, normalised
+from pytest_promptfmt.answers.phrasings import answer_words
 from pytest_promptfmt.core.prompt import Instance
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
 from pytest_promptfmt.rules.extraction import scored_answers
 from pytest_promptfmt.rules.gold_values import local_questions
-from pytest_promptfmt.rules.page import Page, asked_first, error_query, own, query, task
+from pytest_promptfmt.rules.page import Page, asked_first, comparing, error_query, own, query, task
 from pytest_promptfmt.rules.rule_views import (
     finding,
     first_text,
     pattern,
     question_layout,
     question_message,
-    scores_exact_match,
     without_delimiter,
 )
-from pytest_promptfmt.study.gold import gold_kind
+from pytest_promptfmt.study.gold import gold_column, gold_kind
 from pytest_promptfmt.tasks import Question, looks_for_answers
 
 _CHOICE_COLUMNS: Final = ("choices", "options", "endings", "candidates", "alternatives")
@@ -152,11 +151,6 @@ def _written_golds(study: Study) -> Sequence[Study]:
     return (study,) if study.generates and not study.has_own_scorer and not study.has_guessed_text else ()
 
 
-def _compared_golds(study: Study) -> Sequence[Study]:
-    """Return a task that compares what is generated, or what filters read, with the gold answer as text."""
-    return (study,) if study.generates and not study.has_own_scorer and scores_exact_match(study) else ()
-
-
 @query(
     "PF701",
     "only one choice counts as correct, but the doc marks several choices",
@@ -216,9 +210,9 @@ def _is_index(instance: Instance) -> bool:
     return bool(held) and not re.search(rf"(?<!\d){index}[.):]", shown) and not any(str(index) in one for one in held)
 
 
-@query("PF701", "the gold answer is the identifier of the doc", _compared_golds, at="doc_to_target")
+@query("PF701", "the gold answer is the identifier of the doc", comparing, at="doc_to_target")
 def _identifier_as_gold(study: Study) -> Iterator[str]:
-    name = str(study.written.doc_to_target).strip().removeprefix("{{").removesuffix("}}").strip()
+    name = gold_column(study)
     golds = [str(doc[name]) for doc in study.real_docs if name in doc]
     are_distinct = not _COPIED.search(study.own_text) and len(golds) > 1 and len(set(golds)) == len(golds)
     if are_distinct and _IDENTIFIER.fullmatch(name) and all(any(map(str.isdigit, gold)) for gold in golds):
@@ -240,14 +234,14 @@ def _separate_accents(page: Page) -> Iterator[str]:
             yield str(gold)
 
 
-@query("PF702", "gold answers have whole numbers with .0 at the end", _compared_golds, at="doc_to_target")
+@query("PF702", "gold answers have whole numbers with .0 at the end", comparing, at="doc_to_target")
 def _float_as_gold(study: Study) -> Iterator[str]:
     golds = [str(instance.target) for instance in study.real_instances]
     if golds and all(re.fullmatch(r"-?\d+\.0", gold) for gold in golds):
         yield ", ".join(golds[:3])
 
 
-@query("PF702", "gold answers end with punctuation, which is also compared", _compared_golds, at="doc_to_target")
+@query("PF702", "gold answers end with punctuation, which is also compared", comparing, at="doc_to_target")
 def _gold_with_marks(study: Study) -> Iterator[str]:
     entries = study.task.metric_list or ()
     if study.shots > 0 or looks_for_answers(study.task):
@@ -263,7 +257,7 @@ def _gold_with_marks(study: Study) -> Iterator[str]:
         yield ", ".join(golds[:3])
 
 
-@query("PF702", "several accepted answers are joined into one text", _compared_golds, at="doc_to_target")
+@query("PF702", "several accepted answers are joined into one text", comparing, at="doc_to_target")
 def _accepted_answers_joined(study: Study) -> Iterator[Finding]:
     joined = [(instance, _joined(instance)) for instance in study.real_instances if isinstance(instance.target, str)]
     if not joined or looks_for_answers(study.task) or _SEVERAL.search(study.own_text):

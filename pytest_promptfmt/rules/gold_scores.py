@@ -13,7 +13,7 @@ from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
 from pytest_promptfmt.rules.gold_answers import marked_right
 from pytest_promptfmt.rules.page import error_query, query
 from pytest_promptfmt.rules.rule_registry import also
-from pytest_promptfmt.rules.rule_views import finding, listed_labels
+from pytest_promptfmt.rules.rule_views import finding, question_layout
 from pytest_promptfmt.rules.scores import LONG, gold_forms, is_rate, judged_by_code, scored_by, written_number
 from pytest_promptfmt.rules.smoke import scoring_failure
 from pytest_promptfmt.study.gold import gold_kind
@@ -172,7 +172,7 @@ def _empty_counts_as_right(trials: Trials) -> Iterator[Finding]:
     asked = [trial for trial in trials.answers if trial.gold.strip()]
     right = [trial for trial in asked if trial.beats_nonsense and trial.counts_in_all("")]
     # where one doc has nothing to find, saying nothing is right, but not for the label of an option
-    labels = [trial for trial in right if trial.gold in listed_labels(trial.instance)]
+    labels = [trial for trial in right if trial.gold in question_layout(trial.instance).listed_labels]
     if labels or 0 < len(right) == len(asked):
         trial = [*labels, *right][0]
         yield finding("", f"the gold answer is {trial.gold[:LONG]!r}", scored_by(trials), trial.instance)

@@ -21,7 +21,7 @@ from pytest_promptfmt.rules.page import Page, asked_first, error_query, own, que
 from pytest_promptfmt.rules.rule_registry import also
 from pytest_promptfmt.rules.rule_views import choices_of, finding, first_text, question_layout, warning
 from pytest_promptfmt.rules.scores import is_rate
-from pytest_promptfmt.study.gold import compares_likelihoods, gold_kind
+from pytest_promptfmt.study.gold import compares_likelihoods, gold_column, gold_kind
 from pytest_promptfmt.study.layout import follow_each_other
 from pytest_promptfmt.tasks import FilterPipeline, Question, looks_for_answers, questions_of
 
@@ -306,7 +306,7 @@ def _rating_as_index(study: Study) -> Iterator[Finding]:
     if column is None or not study.has_choices or not isinstance(choices, list) or not are_numbers:
         return
     values = [doc.get(column) for doc in study.local_docs]
-    is_index = str(study.written.doc_to_target).strip("{} -") == column
+    is_index = gold_column(study) == column
     if not values or not is_index or not all(isinstance(each, int) and 0 < each <= len(choices) for each in values):
         return
     if _RATING.fullmatch(column) or (len(values) >= _ENOUGH and len(set(values)) > 1):

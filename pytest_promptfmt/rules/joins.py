@@ -15,23 +15,21 @@ from typing import Any, Final
 
 from pytest_promptfmt.core.data_tables import data_table
 from pytest_promptfmt.core.errors import Position
-from pytest_promptfmt.core.prompt import Instance, Span, join
+from pytest_promptfmt.core.prompt import Instance, Prompt, Span, join
 from pytest_promptfmt.core.task import FunctionRef
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
 from pytest_promptfmt.rules.columns import COMMON
 from pytest_promptfmt.rules.elements import uneven_labels
 from pytest_promptfmt.rules.fixes import rewritten, whitespace, without_trailing_space
-from pytest_promptfmt.rules.page import drawn, own
+from pytest_promptfmt.rules.page import asked_first, drawn, first, known, own
 from pytest_promptfmt.rules.rule_registry import also
 from pytest_promptfmt.rules.rule_views import (
     COLUMN,
     Where,
     around,
     finding,
-    first_prompts,
     first_text,
     question_message,
-    questions,
     severity_of_shots,
     shots_of,
     skeleton,
@@ -39,7 +37,6 @@ from pytest_promptfmt.rules.rule_views import (
 )
 from pytest_promptfmt.rules.task_code import definitions, literal_end, tokens_of
 from pytest_promptfmt.rules.templates import find_literal_break
-from pytest_promptfmt.study.layout import listing_of
 
 _TABLE: Final[Mapping[str, Any]] = data_table("joins")
 _WINDOW: Final = 80
@@ -204,8 +201,12 @@ def _without_trailing(instance: Instance, span: Span | None) -> str:
     return "strip the column in the template"
 
 
+def _first_prompt(study: Study) -> Iterator[tuple[Instance, Prompt]]:
+    return ((instance, prompt) for instance in study.instances[:1] for prompt in instance.prompts[:1])
+
+
 def _start_of_prompt(study: Study) -> Iterator[Join]:
-    for instance, prompt in first_prompts(study.instances[:1]):
+    for instance, prompt in _first_prompt(study):
         text = prompt.text
         if text.strip() and prompt.spans[0].origin.field is None:
             yield Join("", text, prompt.spans[0], instance, span=(0, len(text) - len(text.lstrip())))
@@ -232,7 +233,7 @@ def _start_of_scored(study: Study) -> Iterator[Join]:
 
 
 def _description(study: Study) -> Iterator[Join]:
-    for instance, prompt in first_prompts(study.instances[:1]):
+    for instance, prompt in _first_prompt(study):
         described = [span.text for span in prompt.spans if span.origin.part == "description"]
         text = "".join(described)
         after = "".join(span.text for span in prompt.spans[len(described) :])
@@ -243,7 +244,7 @@ def _description(study: Study) -> Iterator[Join]:
 
 
 def _parts_with_blank_lines(study: Study) -> Iterator[Join]:
-    for instance, prompt in first_prompts(study.instances[:1]):
+    for instance, prompt in _first_prompt(study):
         text = prompt.text
         for found in _BLANK_LINES.finditer(text):
             first, last = prompt.span_at(found.start()), prompt.span_at(found.end() - 1)
@@ -312,11 +313,9 @@ def _shot_answers(study: Study) -> Iterator[Join]:
 
 
 def _options(study: Study) -> Iterator[Join]:
-    for instance in study.instances[:2] if not study.has_guessed_text else ():
-        listing = listing_of(question_message(instance), instance.doc)
-        text = listing.text if listing is not None else ""
-        for option in listing.options if listing is not None else ():
-            yield Join(text[: option.start], text[option.start :], None, instance)
+    for page in known(study)[:2]:
+        for option in page.listing.options if page.listing is not None else ():
+            yield Join(page.text[: option.start], page.text[option.start :], None, page.instance)
 
 
 # -- within a question -------------------------------------------------------------------------------------------------
@@ -324,21 +323,21 @@ def _options(study: Study) -> Iterator[Join]:
 
 def _texts_and_columns(study: Study) -> Iterator[Join]:
     ends_with_mark = _pattern(r"<mark>\Z").search
-    for instance, message in questions(study.instances[:1]):
-        spans = [span for span in message.content if span.text]
+    for page in asked_first(study):
+        spans = [span for span in page.message.content if span.text]
         pairs = [one for one in pairwise(spans) if one[0].origin.field is None and one[1].origin.field is not None]
         labels = [pair for pair in pairs if ends_with_mark(pair[0].text)]
         severity = Severity.INFO if len(labels) > 1 else None  # the options of a list are glued alike
         for before, after in sorted(pairs, key=labels.__contains__):
             at = severity if (before, after) in labels else None
-            yield Join(before.text, after.text, after, instance, severity=at)
+            yield Join(before.text, after.text, after, page.instance, severity=at)
 
 
 def _sentences(study: Study) -> Iterator[Join]:
-    for instance, message in questions(study.instances[:1]):
-        for text in (span.text for span in message.content if span.origin.field is None):
+    for page in asked_first(study):
+        for text in (span.text for span in page.message.content if span.origin.field is None):
             for found in re.finditer(r"[.!?:][)”]?(?=[A-ZÀ-ÞΑ-ΩА-ЯЁ]|```)", text):
-                yield Join(text[: found.end()], text[found.end() :], None, instance)
+                yield Join(text[: found.end()], text[found.end() :], None, page.instance)
 
 
 def _sentences_and_columns(study: Study) -> Iterator[Join]:
@@ -352,14 +351,14 @@ def _sentences_and_columns(study: Study) -> Iterator[Join]:
 
 
 def _columns_and_texts(study: Study) -> Iterator[Join]:
-    for instance, message in questions(study.instances[:1]) if not study.has_guessed_text else ():
-        for before, after in pairwise([span for span in message.content if span.text]):
-            name, first = before.origin.field, after.text[:1]
-            if name is None or after.origin.field is not None or (first in "-*•" and f"\n{first} " not in message.text):
+    for page in first(study):
+        for before, after in pairwise([span for span in page.message.content if span.text]):
+            name, mark = before.origin.field, after.text[:1]
+            if name is None or after.origin.field is not None or (mark in "-*•" and f"\n{mark} " not in page.text):
                 continue
             is_open = not study.has_real_docs and (name in _LONG_TEXTS or name not in COMMON)
             severity = Severity.INFO if is_open else None
-            yield Join(before.text, after.text, after, instance, name, severity=severity)
+            yield Join(before.text, after.text, after, page.instance, name, severity=severity)
 
 
 def _elements(study: Study) -> Iterator[Join]:

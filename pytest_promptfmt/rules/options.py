@@ -10,19 +10,17 @@ from unicodedata import normalize
 
 from pytest_promptfmt.core.task import FunctionRef
 from pytest_promptfmt.rules import Finding, Severity, Study
-from pytest_promptfmt.rules.page import Page, error_query, first, known, own, query, task
+from pytest_promptfmt.rules.page import Page, comparing, error_query, first, known, own, query, task
 from pytest_promptfmt.rules.rule_views import (
     COLUMN,
     finding,
     first_text,
     has_word,
     instruction_key,
-    listed_labels,
     mapped,
     pattern,
     question_layout,
     question_template,
-    scores_exact_match,
     warning,
 )
 from pytest_promptfmt.study.configuration import read_template
@@ -87,7 +85,7 @@ def _labels_out_of_order(page: Page) -> Iterator[str]:
     if page.listing is None or len(labels) > len({option.index for option in page.listing.options}):
         return
     follow = all(ord(after) == ord(before) + 1 for before, after in pairwise(labels)) and labels[0] in _FIRST
-    if not follow and _is_of_one_kind(labels) and len(page.listed) < len(labels):
+    if not follow and _is_of_one_kind(labels) and len(page.layout.listed_labels) < len(labels):
         yield ", ".join(labels)
 
 
@@ -242,13 +240,13 @@ def _labels_unlike_listed_labels(page: Page) -> Iterator[Finding]:
     study, layout = page.study, page.layout
     labels = [choice.strip("().") for choice in page.scored] or _letters_written(study)
     are_letters = all(len(one) == 1 for one in labels) and len(set(labels)) == len(labels)
-    lines = layout.listed or layout.listed_in_other_scripts
+    lines = layout.listed_in_any_script
     if len(labels) < _LEAST or not are_letters or not (follow_each_other(labels) or len(labels) == len(lines)):
         return
     listed = [option.label for option in lines] or list(layout.listed_inline)
     text, choices = study.written.doc_to_text, study.written.doc_to_choice
     is_fixed = isinstance(text, str) and isinstance(choices, list) and "{%" not in text
-    is_same = is_fixed or all(len(listed_labels(one)) > len(labels) for one in study.real_instances)
+    is_same = is_fixed or all(len(question_layout(one).listed_labels) > len(labels) for one in study.real_instances)
     message = do = ""
     if study.has_choices and is_same and len(listed) > len(labels) and listed[: len(labels)] == labels:
         message, do = "the prompt lists more options than there are scored labels", "score a label for each option"
@@ -282,15 +280,14 @@ def _gold_option_not_listed(page: Page) -> Iterator[str]:
 
 
 def _compared(study: Study) -> Sequence[Study]:
-    """Return a task that compares what is generated with the gold answer as text."""
-    is_compared = study.generates and not study.has_own_scorer and scores_exact_match(study) and not mapped(study)
-    return (study,) if is_compared else ()
+    """Return a task that compares what is generated with the gold answer, and no other text for it."""
+    return () if mapped(study) else comparing(study)
 
 
 @error_query("PF701", "one gold answer is not the label of an option, although the others are", _compared, scores=True)
 def _gold_not_listed(study: Study) -> Iterator[Finding]:
     """Report a gold answer that is not the label of an option, although the other gold answers are."""
-    asked = [(one, str(one.target).strip(), listed_labels(one)) for one in study.real_instances]
+    asked = [(one, str(one.target).strip(), question_layout(one).listed_labels) for one in study.real_instances]
     are_labels = all(listed and len(gold) == 1 for _, gold, listed in asked)
     lost = [each for each in asked if each[1] not in each[2] and not has_word(study.own_text, each[1])]
     as_written = [each for each in asked if each[1] in map(str, each[0].doc.values())]
@@ -302,7 +299,7 @@ def _letters_written(study: Study) -> list[str]:
     """Return the first letters, as many as options are listed, where all gold answers to write are one of them."""
     golds = {str(instance.target).strip() for instance in study.real_instances} if study.generates else set()
     layout = question_layout(study.instances[0]) if golds and not study.has_own_scorer else layout_of("")
-    count = len(layout.listed or layout.listed_in_other_scripts)
+    count = len(layout.listed_in_any_script)
     labels = [chr(ord("A") + number) for number in range(count)]
     is_shown = any(re.search(_LISTED.format(label), first_text(study.instances[0])) for label in labels)
     return labels if golds <= set(labels) and not is_shown and not mapped(study) else []
@@ -343,7 +340,7 @@ def _has_bare_options(page: Page) -> bool:
 
 @query("PF249", "the range of labels in the instruction does not end with the last option")
 def _range_unlike_options(page: Page) -> Iterator[str]:
-    study, listed = page.study, page.listed
+    study, listed = page.study, page.layout.listed_labels
     asked = _RANGE.search(study.own_text) or _TOGETHER.search(study.own_text)
     if asked is None or not listed or listed[0] != "A" or asked[1][-1] == listed[-1]:
         return
@@ -361,6 +358,6 @@ def _range_unlike_options(page: Page) -> Iterator[str]:
 @query("PF249", "the prompt states a wrong number of options")
 def _number_of_options(page: Page) -> Iterator[Finding]:
     choices, found = page.study.written.doc_to_choice, _COUNT.search(page.study.own_text)
-    count = len(choices if isinstance(choices, list) else page.listed)
+    count = len(choices if isinstance(choices, list) else page.layout.listed_labels)
     if found is not None and count >= _LEAST and number_of_word(found[1]) != count:
         yield finding("", f"{found[0]!r}, but the prompt has {count}", instruction_key(page.study))

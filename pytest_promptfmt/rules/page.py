@@ -21,6 +21,7 @@ from pytest_promptfmt.rules.rule_views import (
     finding,
     has_given_shots,
     question_message,
+    scores_exact_match,
     shots_of,
     written_texts,
 )
@@ -73,11 +74,6 @@ class Page:
     def listing(self) -> Listing | None:
         """Return how it lists a list of the doc with a label each; None if it does not."""
         return listing_of(self.message, self.instance.doc)
-
-    @property
-    def listed(self) -> list[str]:
-        """Return the labels of the options that it lists, in order; none if they do not follow each other."""
-        return [option.label for option in self.layout.listed]
 
     @cached_property
     def scored(self) -> list[str]:
@@ -171,6 +167,11 @@ def task(study: Study) -> tuple[Study]:
 def generating(study: Study) -> Sequence[Study]:
     """Return a task that generates."""
     return (study,) if study.generates else ()
+
+
+def comparing(study: Study) -> Sequence[Study]:
+    """Return a task that compares what is generated, or what filters read, with the gold answer as text."""
+    return (study,) if study.generates and not study.has_own_scorer and scores_exact_match(study) else ()
 
 
 def part_of(text: str, place: object, before: int = _SHOWN, after: int | None = None) -> str:

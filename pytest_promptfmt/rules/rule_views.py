@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import Any, Final
 from pytest_promptfmt.core.data_tables import data_table
 from pytest_promptfmt.core.errors import Position
 from pytest_promptfmt.core.finding import Finding, Severity
-from pytest_promptfmt.core.prompt import Instance, Message, Prompt, Span
+from pytest_promptfmt.core.prompt import Instance, Message, Span
 from pytest_promptfmt.profiles import Tokenizer
 from pytest_promptfmt.study import Study
 from pytest_promptfmt.study.configuration import WrittenTemplate
@@ -187,24 +187,6 @@ def question_layout(instance: Instance) -> Layout:
     """Return the layout of the message that asks about the evaluated doc; that of "" without one."""
     message = question_message(instance)
     return layout_of(message.text if message is not None else "")
-
-
-def listed_labels(instance: Instance) -> list[str]:
-    """Return the labels of the options that the question lists, in order; none if they do not follow each other."""
-    return [option.label for option in question_layout(instance).listed]
-
-
-def questions(instances: Iterable[Instance]) -> Iterator[tuple[Instance, Message]]:
-    """Yield each rendered doc with the message that asks about it, where there is one."""
-    for instance in instances:
-        message = question_message(instance)
-        if message is not None:
-            yield instance, message
-
-
-def first_prompts(instances: Iterable[Instance]) -> Iterator[tuple[Instance, Prompt]]:
-    """Yield each rendered doc with its first prompt, where there is one."""
-    return ((instance, instance.prompts[0]) for instance in instances if instance.prompts)
 
 
 def first_text(instance: Instance) -> str:

@@ -324,7 +324,7 @@ def _has_other_gold(study: Study, trials: Trials, metric: str) -> bool:
     Alone, or before the gold answer, which may be the body of a function whose head is in the column.
     """
     target = str(study.written.doc_to_target)
-    named = () if "few_shot" in target else template_names(target)  # then one of them is for few-shot examples
+    named = () if " if " in target else template_names(target)  # then a branch may be for few-shot examples
     columns = {*study.docs.columns}.difference(named) if study.docs is not None else set()
 
     def score(trial: AnswerTrial, text: str) -> object:

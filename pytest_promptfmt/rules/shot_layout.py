@@ -102,10 +102,10 @@ def _unlike_written_examples(page: Page) -> Iterator[Finding]:
     at=("fewshot_config", "doc_to_text"),
 )
 def _other_options(page: Page) -> Iterator[Finding]:
-    own, fewshot = page.listed[:2], page.study.written.fewshot
+    own, fewshot = page.layout.listed_labels[:2], page.study.written.fewshot
     is_by_data = fewshot.samples is None and isinstance(fewshot.doc_to_text, Unset) and not page.study.asks_by_code
     for shot in page.shots if own and not is_by_data else ():
-        other = [option.label for option in layout_of(shot.question).listed[:2]]
+        other = layout_of(shot.question).listed_labels[:2]
         if min(len(other), len(own)) > 1 and other != own:  # one line may hold all options
             saw = f"{', '.join(other)} in a few-shot example, but {', '.join(own)} in the question"
             yield finding("", saw, severity=severity_of_shots(page.study))

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from pytest_promptfmt.answers.phrasings import gold_text
+from pytest_promptfmt.answers.metric_scores import gold_text
 from pytest_promptfmt.core.docs import Doc
 from pytest_promptfmt.core.errors import (
     FunctionError,

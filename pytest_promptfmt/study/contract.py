@@ -120,7 +120,7 @@ def _quoted(text: str) -> Iterator[AskedForm]:
                 before, after = bracketed.group(1, 2)
                 yield AskedForm(form="sentence", before=before, after=after, said=inside, start=match.start(1))
             after = _SENTENCE_REST.match(text, match.end())
-            names_answer = _answer_words().search(inside) is not None
+            names_answer = _about_answer("boxed|####|<answer>").search(inside) is not None
             is_cue = text.rstrip().endswith(inside.rstrip())  # then the prompt has begun what is requested
             may_be_named = names_answer and not is_cue
             place = _place(inside) or (_named_place(inside, after[0] if after else "") if may_be_named else None)
@@ -137,7 +137,7 @@ def _named_place(inside: str, after: str) -> re.Match[str] | None:
     last = re.search(r"(?<=[\s:：])[^\s:：.。]+(?=[.。]?$)", inside)
     if last is not None and any(words_for(form).fullmatch(last[0]) for form in ("letter", "number")):
         return last
-    is_label = _answer_label().fullmatch(inside) is not None
+    is_label = _about_answer(r"(?:final )?(?:<answer>)[:：] ?").fullmatch(inside) is not None
     is_begun = is_label or (
         re.search(r"[:：] ?$", inside) is not None and _placeholder_words().search(after[:_AFTER]) is not None
     )
@@ -266,7 +266,7 @@ def _unquoted(text: str) -> Iterator[AskedForm]:
     """Yield the last line such as `Answer: [letter]` that the prompt shows without quotes."""
     lines, angles = [], "</" not in text
     for match in re.finditer(r"^[^\n]*$", text, re.MULTILINE):
-        for cue in _cues().finditer(match[0]):
+        for cue in _about_answer(_CUE).finditer(match[0]):
             place = _placeholder().match(match[0], cue.end()) or (angles and _IN_ANGLES.match(match[0], cue.end()))
             if place:
                 lines.append((match.start() + cue.start(), match[0][cue.start() : place.end()], place))
@@ -279,7 +279,7 @@ def _unquoted(text: str) -> Iterator[AskedForm]:
 def _exemplified(text: str) -> Iterator[AskedForm]:
     """Yield the sentence that is shown with an example answer: `e.g. Final Answer: A`."""
     for match in _EXAMPLE.finditer(text):
-        cue = _cues().match(text, match.end())
+        cue = _about_answer(_CUE).match(text, match.end())
         answer = _LABEL.match(text, cue.end()) if cue is not None else None
         if cue is not None and answer is not None and asks(text, match.start()):
             yield AskedForm(form="sentence", before=cue[0], said=f"{cue[0]}{answer[0]}", start=cue.start())
@@ -287,23 +287,13 @@ def _exemplified(text: str) -> Iterator[AskedForm]:
 
 
 @cache
-def _cues() -> re.Pattern[str]:
+def _about_answer(written: str) -> re.Pattern[str]:
+    """Return a pattern with the words for an answer in all languages in the place of `<answer>`."""
     words = "|".join(map(re.escape, data_table("phrasings")["answer_words"].values()))
-    return re.compile(
-        rf"(?i)(?:\bthe (?:\w+ ){{0,2}}|\b(?:final|correct|best|short) )?(?:\banswer|{words})(?: is)?[:：]? ?"
-    )
+    return re.compile(written.replace("<answer>", f"answer|{words}"), re.IGNORECASE)
 
 
-@cache
-def _answer_label() -> re.Pattern[str]:
-    words = "|".join(map(re.escape, data_table("phrasings")["answer_words"].values()))
-    return re.compile(rf"(?i)(?:final )?(?:answer|{words})[:：] ?")
-
-
-@cache
-def _answer_words() -> re.Pattern[str]:
-    words = "|".join(map(re.escape, data_table("phrasings")["answer_words"].values()))
-    return re.compile(rf"answer|boxed|####|{words}", re.IGNORECASE)
+_CUE: Final = r"(?:\bthe (?:\w+ ){0,2}|\b(?:final|correct|best|short) )?(?:\b<answer>)(?: is)?[:：]? ?"
 
 
 def _solved(text: str) -> Iterator[AskedForm]:

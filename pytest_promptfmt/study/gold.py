@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any, Final, Literal
 
+from pytest_promptfmt.core.prompt import Instance
 from pytest_promptfmt.core.task import FunctionRef
 from pytest_promptfmt.study.configuration import Configuration, read_template
 from pytest_promptfmt.study.study import Study
@@ -52,6 +54,18 @@ def has_constant_target(study: Configuration) -> bool:
     template = read_template(target)
     is_column = not template.has_markup and bool(re.fullmatch(r"\w+(?: \w+)?", target.strip()))
     return not template.names and not is_column
+
+
+def targets_as_texts(instances: Sequence[Instance]) -> list[str]:
+    """Return the targets of docs, which are texts or numbers; none where one of them is neither."""
+    targets = [instance.target for instance in instances]
+    are_texts = all(isinstance(target, str | int) and not isinstance(target, bool) for target in targets)
+    return [str(target) for target in targets] if are_texts else []
+
+
+def gold_column(study: Configuration) -> str:
+    """Return what a target prints if it is a column alone, any other text where it calculates."""
+    return str(study.written.doc_to_target).strip("{} -")
 
 
 def accepted_texts(target: Any) -> tuple[str, ...]:

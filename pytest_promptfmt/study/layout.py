@@ -88,6 +88,16 @@ class Layout:
         return tuple(lines) if follow_each_other([one.label for one in lines]) else ()
 
     @property
+    def listed_labels(self) -> list[str]:
+        """Return the labels of that list, in order."""
+        return [option.label for option in self.listed]
+
+    @property
+    def listed_in_any_script(self) -> tuple[OptionLine, ...]:
+        """Return that list, or one with labels that are not ASCII."""
+        return self.listed or self.listed_in_other_scripts
+
+    @property
     def listed_in_other_scripts(self) -> tuple[OptionLine, ...]:
         """Return the options with labels that are not ASCII; their alphabets may leave letters out of lists."""
         lines = [one for one in self.options if not one.label.isascii() and one.label.isalpha()]
