@@ -64,9 +64,17 @@ def test_choices_are_read_behind_their_labels(text: str) -> None:
     ("text", "choices", "says"),
     [
         ("{% for c in choices %}{{ c }}{% endfor %}", "choices", "doc_to_text has Jinja statements"),
-        ("Question: {{question}}\nAnswer:", LETTERS, "has no list of choices with the labels "),
-        ("{{question}}\nA. {{a}}\nC. {{c}}\nB. {{b}}\nAnswer:", LETTERS, "has no list of choices with the labels "),
-        ("{{question}}\nA. {{a}}\nB. {{b}}\nC. {{c}}\n{{more}}", LETTERS, "has no list of choices with the labels "),
+        ("Question: {{question}}\nAnswer:", LETTERS, "doc_to_text has no list of choices with the labels "),
+        (
+            "{{question}}\nA. {{a}}\nC. {{c}}\nB. {{b}}\nAnswer:",
+            LETTERS,
+            "doc_to_text has no list of choices with the labels ",
+        ),
+        (
+            "{{question}}\nA. {{a}}\nB. {{b}}\nC. {{c}}\n{{more}}",
+            LETTERS,
+            "doc_to_text has no list of choices with the labels ",
+        ),
         ("question", LETTERS, "cannot find the choices"),
         ("{{ question }}", ["1", "2"], "cannot find the choices"),
     ],

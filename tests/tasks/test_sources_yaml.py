@@ -132,6 +132,7 @@ def test_the_merged_mapping_cannot_be_changed(tmp_path: Path) -> None:
         config["q"] = 2  # type: ignore[index]
 
 
+JINJA_HINT = "put quotes around a Jinja template that starts with '{{' or '{%', or write it after '|'"
 DIAMOND = {"t.yaml": "include: [x, y]\n", "x": "s: 1\ninclude: z\n", "y": "s: 2\ninclude: z\n", "z": "r: 1\n"}
 
 
@@ -192,8 +193,8 @@ def test_a_tilde_in_an_include_is_not_the_home_folder(tmp_path: Path) -> None:
     [
         ("task: a\n\tq: 1\n", 2, 1, "cannot start a value"),
         ("task: a: b\n", 1, 8, "put quotes around text that contains ': '"),
-        ("task: a\ndoc_to_text: {{question}}\n", 2, 15, "put quotes around a Jinja template"),
-        ("doc_to_text: {{question}} and more\n", 1, 27, "put quotes around a Jinja template"),
+        ("task: a\ndoc_to_text: {{question}}\n", 2, 15, JINJA_HINT),
+        ("doc_to_text: {{question}} and more\n", 1, 27, JINJA_HINT),
         ("task: 'a\nq: 1\n", 1, 7, "never closed"),
         ("task: a\nq: [1, 2\nr: 1\n", 3, 2, "not closed"),
         ("task: a\n  q: 1\n", 2, 4, "quotes"),
