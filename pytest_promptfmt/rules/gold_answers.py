@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Final
@@ -13,7 +14,7 @@ from pytest_promptfmt.answers.phrasings import answer_words
 from pytest_promptfmt.core.prompt import Instance
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
 from pytest_promptfmt.rules.extraction import scored_answers
-from pytest_promptfmt.rules.gold_values import local_questions
+from pytest_promptfmt.rules.gold_values import LocalDocs, local_questions
 from pytest_promptfmt.rules.page import Page, asked_first, comparing, error_query, own, query, task
 from pytest_promptfmt.rules.rule_views import (
     finding,
@@ -46,6 +47,9 @@ _LISTED: Final = re.compile(r"^[ \t]*[(\[]?[A-Z\d][).\]:][ \t]*\{\{", re.MULTILI
 _SENTENCES: Final = re.compile(r"(?<=[.!?。！？।])\s+|\n+|(?<=[。！？])(?=\S)")
 _ANSWER: Final = re.compile("|".join(["answer", *map(re.escape, answer_words().values())]), re.IGNORECASE)
 _FEW_DOCS: Final = 3
+_PAIR: Final = 2
+"""Labels of which another column may have the wrong one."""
+
 _PRINTED: Final = re.compile(r"\{\{-?\s*(.+?)\s*-?\}\}", re.DOTALL)
 _MANY_DOCS: Final = 4
 _CERTAINLY_MANY: Final = 10
@@ -208,6 +212,28 @@ def _is_index(instance: Instance) -> bool:
         if value[index].strip() in shown or name in _CHOICE_COLUMNS
     ]
     return bool(held) and not re.search(rf"(?<!\d){index}[.):]", shown) and not any(str(index) in one for one in held)
+
+
+@error_query(
+    "PF701",
+    "the choices have another order than the labels in a column of the docs",
+    task,
+    at="doc_to_choice",
+    scores=True,
+)
+def _labels_in_other_order(study: Study) -> Iterator[Finding]:
+    choices = study.written.doc_to_choice
+    known = {str(one).casefold() for one in choices} if isinstance(choices, list) and study.has_choices else set()
+    local = local_questions(study) if len(known) > _PAIR else LocalDocs((), ())
+    golds = [str(gold_text(question)).casefold() for question in local.questions]
+    for name in local.docs[0] if golds and local.failure is None else ():
+        said = [str(doc.get(name)).casefold() for doc in local.docs]
+        pairs = Counter(zip(golds, said, strict=True)) if known.issuperset(said) else Counter[tuple[str, str]]()
+        is_each_once = len(pairs) == len({gold for gold, _ in pairs}) == len({text for _, text in pairs}) > _PAIR
+        others = {pair: count for pair, count in pairs.items() if pair[0] != pair[1]}
+        if is_each_once and others and min(others.values()) > 1:
+            gold, text = next(iter(others))
+            yield finding("", f"where {name} is {text!r}, the gold choice is {gold!r}", field=name)
 
 
 @query("PF701", "the gold answer is the identifier of the doc", comparing, at="doc_to_target")

@@ -24,6 +24,7 @@ from pytest_promptfmt.rules.fixes import rewritten, whitespace, without_trailing
 from pytest_promptfmt.rules.page import asked_first, drawn, first, known, own
 from pytest_promptfmt.rules.rule_registry import also
 from pytest_promptfmt.rules.rule_views import (
+    BRANCH,
     COLUMN,
     Where,
     around,
@@ -34,6 +35,7 @@ from pytest_promptfmt.rules.rule_views import (
     shots_of,
     skeleton,
     words,
+    written_texts,
 )
 from pytest_promptfmt.rules.task_code import definitions, literal_end, tokens_of
 from pytest_promptfmt.rules.templates import find_literal_break
@@ -45,9 +47,7 @@ _WINDOW: Final = 80
 _BLANK_LINES: Final = re.compile(r"\n[ \t]*\n[ \t]*\n")
 _LITERAL: Final = re.compile(r"([A-Za-z]*)(\"\"\"|'''|\"|')(.*)\2", re.DOTALL)
 _ESCAPED_END: Final = re.compile(r"\\[nrt]\Z")
-_MARKUP: Final = re.compile(r"\{\{.*?\}\}|\{%.*?%\}|\{#.*?#\}", re.S)
-_VALUE: Final = "\N{REPLACEMENT CHARACTER}"
-_TWO_SPACES: Final = re.compile(rf"(?<=[^\s.!?])(?<!{_VALUE})  (?=\S)|(?<={_VALUE})  (?=[^\s{_VALUE}])")
+_TWO_SPACES: Final = re.compile(rf"(?<=[^\s.!?])(?<!{COLUMN})  (?=\S)|(?<={COLUMN})  (?=[^\s{COLUMN}])")
 _TWO_BETWEEN_WORDS: Final = re.compile(r"(?<=[a-z])  (?=[a-z])")
 _MANY_SPACES: Final = re.compile(r" {3}|\t")
 _MOST_DOUBLED: Final = 3
@@ -382,18 +382,14 @@ def _is_wordy(value: object) -> bool:
 
 
 def _words(study: Study) -> Iterator[Join]:
-    written = [
-        (template.keys, _MARKUP.sub(lambda match: _VALUE if match[0].startswith("{{") else "", template.source))
-        for template in study.templates
-        if template.keys[-1] in ("doc_to_text", "description", "gen_prefix")
-    ]
+    written = [(template.keys, text.replace(BRANCH, "")) for template, text in written_texts(study)]
     pages = [page for page in own(study)[:1] if study.asks_by_code and "  " not in str(page.instance.doc)]
-    made = [(("doc_to_text",), page.constant.replace(COLUMN, _VALUE)) for page in pages]
+    made = [(("doc_to_text",), page.constant) for page in pages]
     for keys, text in written + made:
         found = list((_TWO_SPACES if (keys, text) not in made else _TWO_BETWEEN_WORDS).finditer(text))
         if 0 < len(found) <= _MOST_DOUBLED and not _MANY_SPACES.search(text) and "```" not in text:
             at = found[0].start()
-            saw = around(text, at, 16).replace(_VALUE, "{{…}}")
+            saw = around(text, at, 16).replace(COLUMN, "{{…}}")
             yield Join(text[:at], text[at:], keys, saw=saw)
 
 
