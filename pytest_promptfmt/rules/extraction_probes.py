@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -22,8 +23,8 @@ _PROBES: Final = data_table("rules")
 _USUAL: Final = 4
 """Sentences that are tried for every task, after those that its prompt demands."""
 
-_SEPARATED: Final = re.compile(r"(?<![\d.,])[1-9]\d{0,2}([ \u00a0\u202f’'.])\d{3}(?![\d.,]\d|\d)")
-"""A number with a mark before its last three digits."""
+_SEPARATED: Final = re.compile(r"(?<![\d.,])(?<!\d )[1-9]\d{0,2}([ \u00a0\u202f’'.])\d{3}(?!\d|[\d., ]\d)")
+"""A number with a mark before its last three digits, not two in a row of numbers."""
 
 _WITHOUT_SEPARATOR: Final = 3
 """Digits of a number that has no separator."""
@@ -157,9 +158,9 @@ def _first_of_reasoning(study: Study) -> Iterator[Finding]:
 def _number_cut(study: Study) -> Iterator[Finding]:
     golds = [re.sub(r"\D", "", str(instance.target)) for instance in study.real_instances]
     are_small = bool(golds) and all(len(gold) <= _WITHOUT_SEPARATOR for gold in golds)
-    marks = {found[1]: "" for one in study.real_instances for found in _SEPARATED.finditer(first_text(one))}
+    marks = Counter(found[1] for one in study.real_instances for found in _SEPARATED.finditer(first_text(one)))
     for reader in readers(study):
-        probe = partial(_cut_number, marks=[",", *marks])
+        probe = partial(_cut_number, marks=[",", *(mark for mark, count in marks.items() if count > 1)])
         for wrong in misread_by_all(reader, probe) if reader.answers.kind == "number" else ():
             is_comma = re.search(r"1,234|42\D", wrong.text) is not None
             found = wrong.finding(Severity.INFO if are_small and "234" in wrong.text else None)
