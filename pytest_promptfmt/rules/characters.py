@@ -36,6 +36,9 @@ _LOOK_ALIKE: Final = frozenset("АВЕЅІЈКМНОРСТУХаеіјорсух
 _WIDE_PUNCTUATION: Final = re.compile(r"(?<=[A-Za-z]{2})([：；，？！（）])")
 _CJK: Final = re.compile(r"[\u2e80-\u9fff\uac00-\ud7af\u3040-\u30ff]")
 _ODD: Final = pattern("characters", "odd")
+_END: Final = re.compile(r"\S[.?!]\Z")
+"""The end of a sentence that is not split into tokens, which has odd punctuation anyway."""
+
 _ENTITY: Final = re.compile(r"&(?:amp|lt|gt|quot|apos|nbsp|deg|eacute|#0?39|#x27|#34|#8217);|<br ?/?>", re.IGNORECASE)
 _MARKUP: Final = re.compile(r"(?i)</(?!br)[a-z]\w*>|html")
 """Other tags, or their name: there, an entity or a line break is written as it is meant."""
@@ -89,7 +92,8 @@ def odd_punctuation(study: Study) -> Iterator[Finding]:
     do = "remove the punctuation mark from the template"
     for instance in study.real_instances[:1]:
         values = [(name, value) for name, value in instance.doc.items() if isinstance(value, str)]
-        ends = [(name, f"{value},") for name, value in values if value.count(" ") > 2 and value[-1:] in ".?!"]
+        sentences = [(name, value) for name, value in values if value.count(" ") > 2 and _END.search(value)]
+        ends = [(name, f"{value},") for name, value in sentences]
         for name, end in [one for one in ends if any(one[1] in text for text in continuations(instance))][:1]:
             yield finding(about, end[-20:], "doc_to_choice", instance, field=name, do=do)
         message = question_message(instance)
