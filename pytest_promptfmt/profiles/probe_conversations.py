@@ -332,6 +332,8 @@ _MAY_BE_NULL: Final = ("base", "also", "same_as", "tools", "documents", "generat
 def _shapes(conversation: Conversation) -> Iterator[str]:
     if conversation.has_tools or conversation.tools:
         yield "tools"
+    if [each.get("role") for each in conversation.messages].count("system") > 1:
+        yield "two_systems"
     if conversation.documents:
         yield "documents"
     if conversation.tools == []:

@@ -36,7 +36,8 @@ def _severity_of_all(shapes: frozenset[str], least: Severity, kinds: frozenset[s
     found = [least]
     for shape in (data_table("hosts")["shapes"][each] for each in shapes):
         reaches = shape.get("only_for") in (None, *kinds)
-        sent = Severity.ERROR if hosts.intersection(shape["hosts"]) else Severity(shape["otherwise"])
+        is_sent = shape.get("hosts_for") in (None, *kinds) and hosts.intersection(shape["hosts"])
+        sent = Severity.ERROR if is_sent else Severity(shape["otherwise"])
         found.append(sent if reaches else Severity.INFO)
     worst = max(found, key=_MILDNESS.index)
     # A template that is never given tools has calls of the simplest shape only.

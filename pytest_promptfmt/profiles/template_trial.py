@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, lru_cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from jinja2 import nodes
@@ -74,6 +75,7 @@ class TrialOptions:
     `parser` reads answers back: a `response_template`, a recording, or the name of an installed one (`vllm/hermes`).
     `trains_for` is the template that serves the model, if this one is for its training. Without `may_run_code`
     no engine is tried that the repository under test can bring. A template that `is_for_scores` makes no chat.
+    `added_tokens` and `stop_ids` are those of the files next to the template.
     """
 
     engines: Sequence[str] = ()
@@ -82,6 +84,8 @@ class TrialOptions:
     trains_for: Path | None = None
     may_run_code: bool = True
     is_for_scores: bool = False
+    added_tokens: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
+    stop_ids: Collection[int] = ()
 
 
 class TemplateOwner:
@@ -213,6 +217,12 @@ class TemplateTrial(TemplateOwner):
         """Return what finds a marker in a prompt, the end token among them."""
         eos = self.profile.special_tokens.get("eos_token")
         return re.compile(f"{MARKER.pattern}|{re.escape(eos)}") if eos else MARKER
+
+    @cached_property
+    def added_tokens(self) -> Mapping[str, int]:
+        """Return the ids of the tokens that are found in a text as a whole, as far as they are known."""
+        given = self.tokenizer.added_tokens if self.tokenizer is not None else {}
+        return {token.content: number for number, token in given.items()} or self.options.added_tokens
 
     @cached_property
     def tree(self) -> nodes.Template:

@@ -154,19 +154,31 @@ def written_lines(trial: TemplateTrial, conversation: Conversation, state: State
     return found
 
 
+def has_inner_mask(trial: TemplateTrial, conversation: Conversation) -> bool:
+    """Return whether a piece that a template writes, such as the text of a macro, has text before a mask in it.
+
+    transformers takes the begin of the piece for that of the mask.
+    """
+    stepping = _Stepping(trial.source)
+    trial.rendered_by(stepping, conversation, conversation.finished)
+    return stepping.has_inner_mask
+
+
 class _Stepping:
     """The template as Jinja compiles it, which keeps each piece that it writes, with its line."""
 
     def __init__(self, source: str) -> None:
         self._source, self._template = source, compiled_template(source)
         self.pieces: list[tuple[str, int]] = []
+        self.has_inner_mask = False
 
     def render(self, variables: Mapping[str, Any], /) -> str:
         written: Any = self._template.root_render_func(self._template.new_context(dict(variables)))
         text = []
         for piece in written:
             line = self._template.get_corresponding_lineno(written.gi_frame.f_lineno)
-            plain = piece
+            plain, begin = piece, generation_marks.get()[0]
+            self.has_inner_mask |= begin != "" and begin in piece[1:]
             for mark in generation_marks.get():
                 plain = plain.replace(mark, "") if mark else plain
             self.pieces.append((plain, self._line_of(plain, line) if piece in written.gi_code.co_consts else line))

@@ -210,12 +210,15 @@ def unclosed(text: str, conversation: Conversation, closing: str) -> Iterator[in
                 yield at
 
 
-def open_turn(text: str, pairs: tuple[tuple[str, str], ...]) -> tuple[int, int]:
-    """Return the place of a marker that opens a turn before the last one is closed."""
+def broken_turn(text: str, pairs: tuple[tuple[str, str], ...]) -> tuple[str, int, int]:
+    """Return the marker that is missing where two turns open or close one after the other, and the place of the second.
+
+    Where none does, the last turn is not closed.
+    """
     for one, other in pairs:
         last = other
         for found in re.finditer(f"{re.escape(one)}|{re.escape(other)}", text):
             if found[0] == last:
-                return found.start(), found.end()
+                return other if last == one else one, found.start(), found.end()
             last = found[0]
-    return len(text), len(text)
+    return pairs[0][1], len(text), len(text)

@@ -5,18 +5,19 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from datetime import timedelta
 from functools import wraps
 from typing import Final
 
 from jinja2 import nodes
 
 from pytest_promptfmt.core.errors import did_you_mean
-from pytest_promptfmt.profiles.probe_conversations import MARKER, Conversation, State
+from pytest_promptfmt.profiles.probe_conversations import MARKER, Conversation, State, builtin_conversations
 from pytest_promptfmt.profiles.template_trial import TemplateTrial
 from pytest_promptfmt.profiles.trial_evidence import excerpt, place_printed
 from pytest_promptfmt.profiles.turn_layout import INSTRUCTION, QUESTION, is_for_chat
 from pytest_promptfmt.rules import Family, Finding, LoadedProfile, Severity, rule
-from pytest_promptfmt.rules.rule_views import finding, info
+from pytest_promptfmt.rules.rule_views import finding, info, warning
 from pytest_promptfmt.study import Study
 
 _SHOWN: Final = 80
@@ -115,8 +116,9 @@ def date_in_prompt(loaded: LoadedProfile) -> Iterator[Finding]:
     """Report a chat template that writes today's date, or writes minutes in the place of months.
 
     Why: in a real run, the prompts change every day, and so may the results. Answers that were cached for a prompt
-    cannot be used again. The tests of this plugin use a fixed date. If the template itself writes a fixed date, the
-    finding is an info. It is a warning if the template is under test, and calls this date the current date.
+    cannot be used again. If the prompt has the time of day, no server can use a cached prefix. The tests of this plugin
+    use a fixed date. If the template itself writes a fixed date, the finding is an info. It is a warning if the
+    template is under test, and calls this date the current date.
 
     Fix: set the date with a template argument, such as Llama's `date_string`, both in the profile and in real runs.
 
@@ -130,7 +132,10 @@ def date_in_prompt(loaded: LoadedProfile) -> Iterator[Finding]:
             message = "minutes and months are mixed up: %M is the minute, %m the month"
             do = "write %m for the month, and %M for the minute"
             yield finding(message, each.value, loaded.place(each.lineno), do=do)
-    if facts.follows_clock:
+    if facts.follows_clock and trial is not None and _follows_time(trial):
+        message, do = "the chat template writes the time of day, so no two prompts begin alike", "write only the date"
+        yield warning(message, ", ".join(facts.dates), loaded.place_of("strftime_now"), do=do)
+    elif facts.follows_clock:
         message = "the chat template writes today's date, so prompts change every day"
         severity = Severity.INFO if loaded.tested is not None else Severity.WARNING  # a model may be trained so
         yield finding(message, ", ".join(facts.dates), loaded.place_of("strftime_now"), severity=severity)
@@ -144,6 +149,14 @@ def date_in_prompt(loaded: LoadedProfile) -> Iterator[Finding]:
             severity=Severity.WARNING if is_today and loaded.tested is not None else Severity.INFO,
             do="set the date with a template argument or `clock`, or remove it from the template",
         )
+
+
+def _follows_time(trial: TemplateTrial) -> bool:
+    """Return whether the prompt is another one a minute later."""
+    asked = builtin_conversations()["first-date"]
+    clock = asked.clock or trial.profile.clock
+    later = (replace(asked, clock=clock + timedelta(seconds=each)) for each in (0, 61))
+    return len({trial.whole(each) for each in later}) > 1
 
 
 _TODAY: Final = re.compile(r"(?:today|current)[^.\n]{0,24}\Z", re.I)
@@ -267,11 +280,11 @@ def indented_markers(loaded: LoadedProfile) -> Iterator[Finding]:
             f"{message} in a conversation with {conversation.about}",
             excerpt(text, at),
             place_printed(trial, conversation, at, "\n    {{ "),
-            Severity.WARNING,
+            Severity.INFO if conversation.tools else Severity.WARNING,  # inside of a declaration
         )
 
 
-@rule("PF409", "carriage-return-in-template", severity=Severity.WARNING, family=Family.CHAT, scope="template")
+@rule("PF409", "carriage-return-in-template", severity=Severity.INFO, family=Family.CHAT, scope="template")
 def carriage_return_in_template(loaded: LoadedProfile) -> Iterator[Finding]:
     r"""Report a chat template with Windows line endings.
 
@@ -316,7 +329,7 @@ def tools_not_written(trial: TemplateTrial) -> Iterator[Finding]:
             "the tools of the request are not in the prompt",
             excerpt(text),
             trial.place_of("tools"),
-            severity=_severity_of_lost_tools(trial, text),
+            severity=Severity.ERROR if "_ingot" in text else Severity.INFO,  # some of them
         )
         return
     if text is not None and not trial.mentions("tool_call"):
@@ -350,12 +363,3 @@ def _lacks_tools(trial: TemplateTrial, conversation: Conversation) -> bool:
     given = [(each.get("function") or {}).get("description") for each in conversation.tools or ()]
     shown = trial.render(trial.conversations["tools"], State(count=1)).text or ""
     return text is not None and _TOOL in given and _TOOL in shown and _TOOL not in text
-
-
-def _severity_of_lost_tools(trial: TemplateTrial, text: str) -> Severity:
-    """Return an error where only some tools are lost, an info for a template that never reads those of a request."""
-    names = [str(each["function"]["name"]) for each in trial.conversations["tools-many"].tools or ()]
-    if any(name in text for name in names):
-        return Severity.ERROR
-    reads = any(isinstance(each, nodes.Name) and (each.name, each.ctx) == ("tools", "load") for each in trial.nodes)
-    return Severity.WARNING if reads else Severity.INFO

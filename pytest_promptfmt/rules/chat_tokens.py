@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from typing import Final
+from unicodedata import normalize
 
 from pytest_promptfmt.core.data_tables import data_table
 from pytest_promptfmt.core.errors import PromptfmtError
 from pytest_promptfmt.profiles import Tokenizer
 from pytest_promptfmt.profiles.conversation import render_messages
 from pytest_promptfmt.profiles.encoding import encode_pairs
+from pytest_promptfmt.profiles.template_facts import template_facts
 from pytest_promptfmt.profiles.template_trial import TemplateTrial
 from pytest_promptfmt.profiles.trial_evidence import excerpt
 from pytest_promptfmt.rules import Family, Finding, LoadedProfile, Severity, rule
@@ -47,6 +49,25 @@ def marker_is_plain_text(loaded: LoadedProfile) -> Iterator[Finding]:
         message = f"the tokenizer encodes {'the' if are_all else 'some'} control tokens of the template as text"
         saw = f"{plain[0]} is encoded as {count} tokens" + (f"; also {', '.join(plain[1:4])}" if plain[1:] else "")
         yield finding(message, saw, loaded.place_of(plain[0]), severity=None if are_all else Severity.INFO)
+
+
+@also("PF413", severity=Severity.ERROR, scope="template")
+@on_trial()
+def marker_looks_like_token(trial: TemplateTrial) -> Iterator[Finding]:
+    """Report markers that look like a token of the vocabulary, but are written with other characters.
+
+    Fix: copy the token from the tokenizer's configuration.
+    """
+    known = {_look(each): each for each in trial.added_tokens}
+    unlike = [each for each in template_facts(trial).markers if each not in trial.added_tokens and _look(each) in known]
+    if unlike:
+        saw = ", ".join(f"{each} is not {known[_look(each)]}" for each in unlike)
+        yield finding("a marker looks like a token, but has other characters", saw, trial.place_of(unlike[0]))
+
+
+def _look(token: str) -> str:
+    """Return a token with the usual characters for those that look alike."""
+    return normalize("NFKC", token).replace("\u2581", "_").replace(" ", "").casefold()
 
 
 @rule("PF414", "bos-twice", severity=Severity.ERROR, family=Family.CHAT, scope="template")

@@ -20,13 +20,13 @@ from pytest_promptfmt.profiles.turn_layout import (
     REASONING,
     TurnLayout,
     alternates,
+    broken_turn,
     closings,
     end_of_all,
     is_closed,
     is_for_chat,
     layout_of,
     marker_pairs,
-    open_turn,
     turns_of,
     unclosed,
 )
@@ -81,11 +81,12 @@ def turn_not_closed(trial: TemplateTrial) -> Iterator[Finding]:
             severity=Severity.INFO if is_closed(trial, layout) else Severity.WARNING,
         )
     if (ends := end_of_all(trial, layout)) is not None:
-        message, do = (
-            "an end token follows the last message of any role",
-            "write the end token after answers only",
-        )
-        yield finding(message, layout.asked or "", trial.place_of(ends, "eos_token"), severity=Severity.WARNING, do=do)
+        message, do = "an end token follows the last message of any role", "write the end token after answers only"
+        is_known = (
+            trial.added_tokens.get(ends) in trial.options.stop_ids
+        )  # another one ends a turn, this one a document
+        severity, place = Severity.INFO if is_known else Severity.WARNING, trial.place_of(ends, "eos_token")
+        yield finding(message, layout.asked or "", place, severity=severity, do=do)
     for message, marker, severity in _closed_by_role(trial, layout):
         yield finding(message, f"{layout.header!r} and {layout.gap!r}", trial.place_of(marker), severity=severity)
     if (ran := _into_result(trial, layout)) is not None:
@@ -103,12 +104,8 @@ def turn_not_closed(trial: TemplateTrial) -> Iterator[Finding]:
     found = dict(closings(trial))
     if len(found) > 1:
         (usual, _), (other, where) = list(found.items())[:2]
-        yield finding(
-            "only some user messages are closed",
-            f"{usual!r} and {other!r}: {where}",
-            trial.place_of(usual),
-            severity=Severity.WARNING,
-        )
+        saw, place = f"{usual!r} and {other!r}: {where}", trial.place_of(usual)
+        yield finding("only some user messages are closed", saw, place, severity=Severity.WARNING)
 
     def faults(conversation: Conversation) -> frozenset[str]:
         text = trial.finished(conversation)
@@ -130,17 +127,17 @@ def turn_not_closed(trial: TemplateTrial) -> Iterator[Finding]:
         return None
 
     for conversation, kind in trial.attributed(faults):
-        text = trial.finished(conversation) or ""
+        text, lacks, how = trial.finished(conversation) or "", closing, "closed"
         if kind == "answer":
             at = next(unclosed(text, conversation, closing))
             saw = f"no {closing} follows this answer: {excerpt(text, at)}"
         else:
             text = unpaired(conversation) or ""
-            saw = f"{pairs[0][1]} is missing after {excerpt(text, *open_turn(text, pairs))}"
+            lacks, *at_turn = broken_turn(text, pairs)
+            how = "opened" if lacks in dict(pairs) else "closed"
+            saw = f"{lacks} is missing before {excerpt(text, *at_turn)}"
         yield conversation.finding(
-            f"a turn is not closed in a conversation with {conversation.about}",
-            saw,
-            trial.place_of(closing or pairs[0][1]),
+            f"a turn is not {how} in a conversation with {conversation.about}", saw, trial.place_of(lacks)
         )
 
 
@@ -150,7 +147,8 @@ def _open_end(trial: TemplateTrial, layout: TurnLayout) -> Iterator[Finding]:
     if closing and closing[0] not in opening and is_for_chat(trial):
         saw = f"{layout.tail!r} after the last answer, but {layout.gap!r} before a user message"
         message, place = "the last answer has no end token, but earlier answers have one", trial.place_of("loop.last")
-        yield finding(message, saw, place, severity=Severity.WARNING)
+        severity = Severity.INFO if trial.mentions("loop.last") else Severity.WARNING  # on purpose, to continue it
+        yield finding(message, saw, place, severity=severity)
     else:
         tail = f"after the answer: {layout.tail}" if layout.tail else ""
         yield info("no end token after a finished answer", tail, trial.place())
@@ -333,6 +331,7 @@ def generation_prompt(trial: TemplateTrial) -> Iterator[Finding]:
             "a generation prompt is written although none is requested",
             f"after the last answer: {layout.tail!r}",
             place,
+            severity=None if trial.mentions("add_generation_prompt") else Severity.WARNING,
         )
     elif opened == asked and label and label not in asked and closed is not None and closed.startswith(asked):
         yield finding(

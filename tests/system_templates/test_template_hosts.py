@@ -70,7 +70,7 @@ def test_a_failure_hides_nothing_behind_it() -> None:
     broken = template("message.content", "{% if tools %}{{ tools.nothing.at.all }}{% endif %}")
     found = severities(check_template(broken), "PF431")
     assert found["the template fails on tools that are not called"] == "error"
-    assert found["the template fails on a tool call without content, without tools"] == "error"
+    assert found["the template fails on a tool call whose content is null, without tools"] == "error"
 
 
 def test_templates_that_read_functions_are_given_them() -> None:
@@ -133,8 +133,8 @@ def test_plain_requests_and_tools_that_come_out_wrong_are_errors(source: str, co
 @pytest.mark.parametrize(
     ("tools", "severity"),
     [
-        ("{{ tools or '' }}", "warning"),
-        ("{{ (tools or [{'function': {}}])[0].function.get('parameters', {}).get('required', '') }}", "warning"),
+        ("{{ tools or '' }}", "info"),
+        ("<q>{{ (tools or [{'function': {}}])[0].function.get('parameters', {}).get('required', '') }}<q>", "warning"),
         (
             "{% for tool in tools or [] %}{{ \"{'name': '\" + tool.function.name + \"'}\" + tool | string }}"
             "{% endfor %}",
@@ -373,12 +373,12 @@ def test_a_generation_prompt_after_each_user_message_is_an_info() -> None:
     assert severities(check_template(GLUED), "PF442")[message] == "info"
 
 
-def test_rare_shapes_of_calls_are_infos_where_the_tools_of_a_request_are_never_read() -> None:
+def test_arguments_that_servers_parse_are_infos_as_text() -> None:
     message = "arguments that are already JSON text are encoded as JSON again"
-    assert severities(check_template(template()), "PF438")[message] == "warning"
-    assert severities(check_template(template(tools="")), "PF438")[message] == "info"
-    key = template().replace("+ ' ' +", "+ '{\"arguments\": ' +")
-    assert severities(check_template(key), "PF438")[message] == "info"
+    assert severities(check_template(template()), "PF438")[message] == "info"
+    items = CALL.replace("call.function.arguments | tojson", "call.function.arguments | items | list | tojson")
+    found = severities(check_template(template().replace(CALL, items)), "PF431")
+    assert found["the template fails on tool call arguments that are JSON text"] == "info"
 
 
 @pytest.mark.parametrize(
@@ -480,8 +480,7 @@ def test_a_call_id_of_a_server_may_not_be_refused() -> None:
         "{% if (message.tool_call_id or '') | length > 9 %}{{ raise_exception('the id is too long') }}{% endif %}"
     )
     message = "the template refuses the id that a server gives to a call"
-    assert severities(check_template(template(turn=refusing + TURN)), "PF432")[message] == "error"
-    assert severities(check_template(template(turn=refusing + TURN), hosts=["trl"]), "PF432")[message] == "warning"
+    assert severities(check_template(template(turn=refusing + TURN)), "PF432")[message] == "warning"
     assert message not in severities(check_template(template()), "PF432")
 
 
@@ -500,16 +499,14 @@ def test_a_parameter_named_as_a_word_of_json_schema_has_to_be_written() -> None:
 def test_an_empty_list_of_tools_is_no_tool() -> None:
     message = "the prompt has different text if the same content is sent in this form: an empty list of tools"
     given = "{% if tools is defined and tools is not none %}{{ 'Tools: ' + tools | tojson }}{% endif %}"
-    assert severities(check_template(template(tools=given)), "PF436")[message] == "warning"
+    assert severities(check_template(template(tools=given)), "PF436")[message] == "info"
     assert message not in severities(check_template(template()), "PF436")
 
 
 def test_a_result_as_json_text_is_encoded_once() -> None:
     encoded = template("(message.content | tojson if message.role == 'tool' else message.content or '')")
     message = "a tool result that is JSON text is encoded as JSON again"
-    assert severities(check_template(encoded), "PF438")[message] == "warning"
-    keyed = encoded.replace("message.content | tojson", "'{\"content\": ' + message.content | tojson + '}'")
-    assert severities(check_template(keyed), "PF438")[message] == "info"
+    assert severities(check_template(encoded), "PF438")[message] == "info"
     assert message not in severities(check_template(template()), "PF438")
 
 
@@ -531,7 +528,7 @@ def test_an_answer_without_reasoning_begins_like_its_prompt() -> None:
     message = "with enable_thinking false, answers begin differently once they are finished"
     block = "'<think>\\n\\n</think>\\n\\n' if enable_thinking is false else ''"
     source = template().replace("'<|begin|>assistant\\n'", f"'<|begin|>assistant\\n' + ({block})")
-    assert severities(check_template(source), "PF446")[message] == "warning"
+    assert severities(check_template(source), "PF446")[message] == "info"
     kept = "{{ '<think>\\n\\n</think>\\n\\n' if message.role == 'assistant' and enable_thinking is false }}"
     both = source.replace(
         "{{ '<|begin|>' + message.role + '\\n' + ", "{{ '<|begin|>' + message.role + '\\n' }}" + kept + "{{ "

@@ -10,7 +10,7 @@ from typing import Final
 from jinja2 import nodes
 
 from pytest_promptfmt.core.finding import Finding, Severity
-from pytest_promptfmt.profiles.probe_conversations import Conversation, Unit
+from pytest_promptfmt.profiles.probe_conversations import MARKER, Conversation, Unit
 from pytest_promptfmt.profiles.template_facts import template_facts
 from pytest_promptfmt.profiles.template_trial import TemplateTrial
 from pytest_promptfmt.profiles.trial_evidence import (
@@ -144,7 +144,7 @@ _PARTS_OF_CALLS: Final = ("call", "argument", "tool")
 def _severity_of_loss(trial: TemplateTrial, conversation: Conversation, lost: Unit) -> Severity:
     """Return a warning for earlier turns, and an info for what a format may have no place for.
 
-    That is text next to a call, and a second call if the template takes only the first one.
+    That is text next to a call, and a second call if a comment says that the template takes only one.
     """
     kind, later = lost.kind, conversation.messages[lost.message + 1 :]
     is_earlier = kind in ("user", "assistant") and any(each.get("role") == kind for each in later)
@@ -158,11 +158,12 @@ def _severity_of_loss(trial: TemplateTrial, conversation: Conversation, lost: Un
     calls = [unit for unit in conversation.units if (unit.kind, unit.message) == ("call", lost.message)]
     takes_first = "calls" not in trial.kinds and _FIRST_CALL.search(trial.source) is not None
     is_second_call = takes_first and lost in calls[1:]
-    if is_beside_call:
+    if is_beside_call or (is_second_call and _ONE_CALL.search(trial.source)):
         return Severity.INFO
     return Severity.WARNING if is_earlier or is_second_call else Severity.ERROR
 
 
+_ONE_CALL: Final = re.compile(r"\{#[^#]*\b(?:1|one|single|first) tool[ _-]?call", re.I)
 _FIRST_CALL: Final = re.compile(r"tool_calls['\")\]]*\s*(?:\[0\]|\|\s*first)")
 
 
@@ -203,7 +204,8 @@ def _argument_of(conversation: Conversation | None) -> str:
 def text_out_of_order(trial: TemplateTrial) -> Iterator[Finding]:
     """Report texts that a template writes before the texts of earlier messages.
 
-    Why: The order of turns and results is part of the meaning of a conversation.
+    Why: The order of turns and results is part of the meaning of a conversation. For the text of a message with a tool
+    call, the finding is an info: it may be the model's own format.
 
     Fix: write the messages in the order of the conversation.
 
@@ -219,6 +221,9 @@ def text_out_of_order(trial: TemplateTrial) -> Iterator[Finding]:
             f"{what} is written out of order in a conversation with {conversation.about}",
             excerpt(trial.whole(conversation) or ""),
             trial.place_of(f"'{kind}'", f'"{kind}"'),
+            Severity.INFO
+            if any(each.get("tool_calls") and each.get("content") for each in conversation.messages)
+            else None,
         )
 
 
@@ -226,10 +231,10 @@ def text_out_of_order(trial: TemplateTrial) -> Iterator[Finding]:
 def python_in_prompt(trial: TemplateTrial) -> Iterator[Finding]:
     """Report Python's notation in a prompt: None, True, False, or a mapping or list as Python prints it.
 
-    Why: Models are trained on JSON, but `{{ value }}` prints a value as Python does. If a prompt with tools has True or
-    False, the finding is an info, because the parsers of servers accept both words. No parser reads the descriptions of
-    the tools, so a mapping or list in them is a warning. If the template itself writes tool calls or keys
-    in Python's notation, all findings are infos.
+    Why: Models are trained on JSON, but `{{ value }}` prints a value as Python does. In the descriptions of tools, and
+    for None as an argument, the finding is a warning inside JSON, or for a list inside quotes, and an info elsewhere.
+    If a prompt with tools has True or False, it is an info, because the parsers of servers accept both words. If the
+    template itself writes tool calls or keys in Python's notation, all findings are infos.
 
     Fix: use `tojson` for values that are not text, and write nothing for a content that is null.
 
@@ -240,30 +245,42 @@ def python_in_prompt(trial: TemplateTrial) -> Iterator[Finding]:
     strings = (each.value for each in trial.nodes if isinstance(each, nodes.Const) and isinstance(each.value, str))
     writes_keys = any(_PYTHON_KEY.search(each) for each in strings)
     reported = set[tuple[str, str | None]]()
-    for conversation, name in trial.attributed(lambda each: python_in(trial, each)):
-        has_null_content = any(each.get("content", "") is None for each in conversation.messages)
-        is_scalar = name != MAPPING and not has_null_content
-        has_tools = conversation.has_tools or bool(conversation.tools)
-        if is_scalar and ((is_format and conversation.has_tools) or (name, conversation.base) in reported):
+    for conversation, (name, is_called) in trial.attributed(
+        lambda each: frozenset((name, each.has_tools) for name in python_in(trial, each))
+    ):
+        is_scalar = name != MAPPING and not any(each.get("content", "") is None for each in conversation.messages)
+        if is_scalar and ((is_format and is_called) or (name, conversation.base) in reported):
             continue
         reported |= {(name, conversation.base)} if is_scalar else set()
         text = trial.whole(conversation) or ""
         found = [each for each in PYTHON[name].finditer(text) if text[each.start() :][:_OWN] not in trial.source][-1:]
         for start, end in (each.span() for each in found):
-            severity = Severity.ERROR if (has_tools or conversation.has_parts) and not is_scalar else Severity.WARNING
-            if writes_keys or (name == BOOLEAN and has_tools):
+            severity = Severity.WARNING
+            if not is_scalar and (is_called or conversation.has_parts):
+                severity = Severity.ERROR
+            elif (is_called or conversation.tools) and not _is_value(text, start, end, name):
                 severity = Severity.INFO
-            elif severity is Severity.ERROR and not (conversation.has_tools or conversation.has_parts):
-                severity = Severity.WARNING
             yield conversation.finding(
                 f"the prompt contains {_PYTHON_VALUES[name]} in a conversation with {conversation.about}",
                 excerpt(text, start, end),
                 place_printed(trial, conversation, start, "arguments", "content"),
-                severity,
+                Severity.INFO if writes_keys else severity,
             )
 
 
 _PYTHON_VALUES: Final = {"None": "Python's None", BOOLEAN: "Python's True or False", MAPPING: "a Python dict or list"}
+
+
+def _is_value(text: str, start: int, end: int, name: str) -> bool:
+    """Return whether a place is the value of a key in JSON, or a mapping or list that two of the same marker quote."""
+    opened, closed = re.search(rf'": ?\Z|(?:{MARKER.pattern})\Z', text[:start][-_MARKER:]), MARKER.search(text, end)
+    if opened is None or name == BOOLEAN:
+        return False
+    return opened[0][0] == '"' or (name == MAPPING and closed is not None and opened[0] == closed[0])
+
+
+_MARKER: Final = 64
+"""The length of the longest marker."""
 _PYTHON_KEY: Final = re.compile(r"[{,]\s*'\w+': *'?\Z")
 """The end of a text that writes a key and its quotes, before a value."""
 _OWN: Final = 16
@@ -272,6 +289,8 @@ _OWN: Final = 16
 
 # -- text of the template ----------------------------------------------------------------------------------------------
 
+_QUOTED: Final = re.compile(rf"""\s*(['"])[^'"]*(?:{MARKER.pattern})[^'"]*\1\s*""")
+"""A whole piece of text between two tags that is a marker in quotation marks."""
 _PROSE: Final = re.compile(r"\btools?\b|\bfunction calls?\b", re.I)
 
 
@@ -292,17 +311,18 @@ def value_unused(trial: TemplateTrial) -> Iterator[Finding]:
         yield conversation.finding(message, trial.source.splitlines()[line - 1].strip(), trial.place(line))
 
 
-@template_rule("PF447", "stray-text", severity=Severity.WARNING)
+@template_rule("PF447", "stray-text", severity=Severity.ERROR)
 def stray_text(trial: TemplateTrial) -> Iterator[Finding]:
     """Report accidental text, such as quotation marks around the prompt, or words about tools if there are none.
 
-    Why: Jinja prints all text of a template that is outside its tags. The finding is an info for a space between an
-    answer and its end token. It is also an info for a space at the start of the prompt, if the template has this space
-    in quotes.
+    Why: Jinja prints all text of a template that is outside its tags. A space or line break at the start of the prompt
+    is a warning, or an info if the template has it in quotes. The finding is also an info for a space between an
+    answer and its end token.
 
     Fix: remove the accidental text from the template.
 
-    Real: axolotl's Falcon-H1 (quotation marks of a configuration file), vLLM's Baichuan (line breaks).
+    Real: LLaMA-Factory (`'<s>'` outside of `{{ }}`), axolotl's Falcon-H1 (quotation marks of a configuration file),
+    vLLM's Baichuan (line breaks).
     """
     text = trial.text("answer")
     if text is None:
@@ -310,13 +330,18 @@ def stray_text(trial: TemplateTrial) -> Iterator[Finding]:
     if len(text) > 1 and text[0] == text[-1] and text[0] in "\"'":
         saw, do = f"{text[:20]} … {text[-20:]}", "remove the quotation marks from the template"
         yield finding("the whole prompt is in quotation marks", saw, trial.place(1), do=do)
+    written = (each for each in trial.nodes if isinstance(each, nodes.TemplateData) and each.data.strip() in text)
+    outside = next((each for each in written if _QUOTED.fullmatch(each.data)), None)
+    if outside is not None:
+        message, do = "a text in quotation marks is outside of {{ }}", "write it inside of {{ and }}"
+        yield finding(message, outside.data, trial.place(outside.lineno), do=do)
     if text[:1].isspace() and not (text.startswith("\n") and template_facts(trial).indentation):  # which has a rule
         what = "a line break" if text[0] == "\n" else "a space"
         do = "remove this whitespace, or trim it with {%- and -%}"
         strings = (each.value for each in trial.nodes if isinstance(each, nodes.Const) and isinstance(each.value, str))
         openings = (each[:_OWN] for each in strings if each.strip() and text.startswith(each[:_OWN]))
         is_opening = any((trial.text("turns") or "").count(each) == 1 for each in openings)  # not that of each turn
-        severity = Severity.INFO if is_opening else None
+        severity = Severity.INFO if is_opening else Severity.WARNING
         yield finding(f"the prompt begins with {what}", excerpt(text), trial.place(1), severity=severity, do=do)
     ended = text.partition(ANSWER)[2]
     if ended.startswith(" ") and trial.marker.match(ended.lstrip(" ")):

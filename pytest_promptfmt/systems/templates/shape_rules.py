@@ -54,7 +54,8 @@ def template_fails(trial: TemplateTrial) -> Iterator[Finding]:
     for conversation, stopped in _stops(trial):
         if stopped.error is not None and not (conversation.continue_final_message and stopped.line is None):
             is_meant = "tools" not in conversation.shapes and _is_only_for_tools(trial)
-            severity = Severity.INFO if is_meant or _TOKEN.search(stopped.error) else None
+            is_text = "arguments_text" in trial.given[conversation.name].shapes  # which servers parse
+            severity = Severity.INFO if is_meant or is_text or _TOKEN.search(stopped.error) else None
             message, place = f"the template fails on {_cause(trial, conversation)}", trial.place(stopped.line)
             found = conversation.finding(message, stopped.error, place, severity)
             lacks_name = _NAME.search(stopped.error) is not None
@@ -129,8 +130,9 @@ def template_refuses(trial: TemplateTrial) -> Iterator[Finding]:
 
 _SIMPLEST: Final = "question"
 _LOOP: Final = ("tool", "assistant")
-_WRITTEN: Final = ("result", "call-long-id")
-"""Results, and calls with another id, of calls that a template writes."""
+_WRITTEN: Final = {"result": Severity.ERROR, "call-long-id": Severity.WARNING}
+"""Results, and calls with another id, of calls that a template writes; servers of such a model may give short ids."""
+_IMAGE: Final = "image-system"
 _WITH_SYSTEM: Final = ("system", "system-alone-with-question")
 
 
@@ -143,9 +145,11 @@ def _severity_of_refusal(trial: TemplateTrial, conversation: Conversation, stopp
     if base is not None and list(base.messages) == asked and (asked[-1]["role"], answer["role"]) == _LOOP:
         return Severity.ERROR
     if conversation.name in _WRITTEN and base is not None:
-        return Severity.ERROR
+        return _WRITTEN[conversation.name]
     if conversation.name == _SIMPLEST and any(trial.whole(each) is not None for each in trial.given.values()):
         return Severity.ERROR  # others need contents of their own shape, such as those of translators
+    if conversation.name == _IMAGE and all(trial.whole(trial.conversations[each]) for each in ("image", "system")):
+        return Severity.WARNING  # each is taken without the other
     if conversation.name not in _WITH_SYSTEM or re.search(r"(?<!optional )system", stopped.refusal or "", re.I):
         return Severity.INFO
     is_meant = re.search(r"raise_exception\([^)]*(?<!optional )system", trial.source, re.I) is not None
@@ -165,8 +169,8 @@ def shape_changes_prompt(trial: TemplateTrial) -> Iterator[Finding]:
 
     Why: The same content can be a text, or a list with one text part. Tool call arguments can be a mapping or JSON
     text. If there are no tool calls, `tool_calls` can be missing or an empty list. Servers and SDKs choose the
-    shape, not the user. The finding is an info if arguments are JSON text, and the template writes this text unchanged
-    and not inside other JSON. It is also an info if a tool result is a list of parts, and the template writes the list.
+    shape, not the user. The finding is an info for shapes that few of them send: arguments as JSON text, an empty list
+    of tools. It is also an info if a tool result is a list of parts, and the template writes the list.
 
     Fix: use the same macro for both forms of the content.
 
@@ -190,24 +194,12 @@ def shape_changes_prompt(trial: TemplateTrial) -> Iterator[Finding]:
             f" {conversation.about}",
             f"{excerpt(text, at)!r}; {conversation.same_as!r}: {excerpt(other, at)!r}",
             place_printed(trial, conversation, at),
-            Severity.INFO if is_space or _WHOLE & conversation.shapes or _is_passed_on(text, conversation) else None,
+            Severity.INFO if is_space or _WHOLE & conversation.shapes else None,
         )
 
 
-_WHOLE: Final = {"no_result_name", "result_parts"}
-"""Shapes whose text is complete by itself."""
-
-
-def _is_passed_on(text: str, conversation: Conversation) -> bool:
-    """Return whether arguments given as JSON text are in a prompt as they are, in no other braces or quotes."""
-    calls = [call["function"]["arguments"] for each in conversation.messages for call in each.get("tool_calls") or ()]
-    given = [each for each in calls if isinstance(each, str)]
-    return given != [] and not any(
-        text.partition(each)[0].rstrip().endswith(_OPEN) or each not in text for each in given
-    )
-
-
-_OPEN: Final = ("{", "'", '"')
+_WHOLE: Final = {"no_result_name", "result_parts", "arguments_text", "empty_tools"}
+"""Shapes whose text is complete by itself, and those that few clients send."""
 
 
 def _is_encoded_twice(trial: TemplateTrial, conversation: Conversation) -> bool:
@@ -221,9 +213,9 @@ def arguments_encoded_twice(trial: TemplateTrial) -> Iterator[Finding]:
     r"""Report tools and tool call arguments that are encoded as JSON a second time.
 
     Why: The OpenAI API sends arguments as JSON text. If a template uses `tojson` on this text, the result is a JSON
-    string with a backslash before each quotation mark. The finding is an info if the JSON text is the value of a key,
-    because this may be the model's own format. It is also an info for a letter that is written as an escape, such as
-    `\u0441`.
+    string with a backslash before each quotation mark. The finding is a warning if a template does so with data. It is
+    an info if the JSON text is the value of a key, or was already text, because this may be the model's own format. The
+    same is true of a letter that is written as `\u0441`.
 
     Fix: use `tojson` only once, and only for values that are not text: `{{ value if value is string else value | tojson
     }}`.
@@ -237,7 +229,7 @@ def arguments_encoded_twice(trial: TemplateTrial) -> Iterator[Finding]:
             "arguments that are already JSON text are encoded as JSON again",
             excerpt(text, at),
             place_printed(trial, conversation, at, "arguments"),
-            _if_value(text, at),
+            Severity.INFO,
         )
     escaped = trial.text("call-unicode-argument") or ""
     if "\\u0441" in escaped.lower():
@@ -254,7 +246,7 @@ def arguments_encoded_twice(trial: TemplateTrial) -> Iterator[Finding]:
             f"{what} are encoded as JSON twice in a conversation with {conversation.about}",
             excerpt(text, at),
             place_printed(trial, conversation, at, "tojson", "arguments"),
-            _if_value(text, at),
+            Severity.INFO if _KEY.search(text[max(at - _NEAR, 0) : at]) else None,
         )
 
     quoted = trial.sent.get("result-json")
@@ -262,13 +254,11 @@ def arguments_encoded_twice(trial: TemplateTrial) -> Iterator[Finding]:
     written, text = json.dumps(result), trial.text("result-json") or ""
     if quoted is not None and result and result not in text and written in text:
         at, place = text.find(written), trial.place_of("tojson", "content")
-        severity = Severity.INFO if _if_value(text, at + 1) else Severity.WARNING
-        yield quoted.finding(f"{quoted.about} is encoded as JSON again", excerpt(text, at), place, severity)
+        yield quoted.finding(f"{quoted.about} is encoded as JSON again", excerpt(text, at), place, Severity.INFO)
 
 
-def _if_value(text: str, at: int) -> Severity | None:
-    """Return an info for JSON text that is the value of a key, as in OpenAI's API: parsers read such calls."""
-    return Severity.INFO if re.search(r'": ?"', text[max(at - _NEAR, 0) : at]) else None
+_KEY: Final = re.compile(r'": ?"')
+"""The key of a value that is JSON text, as in OpenAI's API: parsers read such calls."""
 
 
 def _quoted(trial: TemplateTrial, conversation: Conversation) -> dict[str, int]:

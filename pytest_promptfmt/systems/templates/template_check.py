@@ -23,7 +23,7 @@ from pytest_promptfmt.profiles.probe_conversations import (
     conversations_of,
 )
 from pytest_promptfmt.profiles.profile_loading import LoadedProfile
-from pytest_promptfmt.profiles.template_trial import PLACEHOLDERS, Rendering, TemplateTrial, TrialOptions
+from pytest_promptfmt.profiles.template_trial import PLACEHOLDERS, Rendering, TemplateTrial
 from pytest_promptfmt.profiles.trial_evidence import excerpt, first_difference
 from pytest_promptfmt.rules.linter import check_subjects
 from pytest_promptfmt.rules.rule_registry import Scope, rules_in
@@ -88,11 +88,8 @@ def checked_template(
         profile,
         _tried(conversations, written.path.parent if is_file else None),
         tokenizer=loaded,
-        options=TrialOptions(
-            engines=tuple(engines),
-            hosts=hosts,
-            parser=parser or response_template or written.parser,
-            is_for_scores=written.is_for_scores,
+        options=written.options(
+            engines=tuple(engines), hosts=hosts, parser=parser or response_template or written.parser
         ),
     )
     return sorted(

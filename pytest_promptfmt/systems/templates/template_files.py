@@ -14,11 +14,12 @@ from typing import Any, BinaryIO, Final
 from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.errors import Position, SourceError, TokenizerError, json_mistake
 from pytest_promptfmt.profiles.probe_conversations import conversation_files
-from pytest_promptfmt.profiles.template_trial import PLACEHOLDERS
+from pytest_promptfmt.profiles.template_trial import PLACEHOLDERS, TrialOptions
 from pytest_promptfmt.profiles.tokenizer_sources import NAMED_TEMPLATES, find_source
 
 _CONFIG: Final = "tokenizer_config.json"
 _MODEL: Final = "config.json"
+_GENERATION: Final = "generation_config.json"
 _OWN: Final = "chat_template.jinja"
 _SCORER: Final = re.compile(rb'"architectures":\s*\[\s*"\w+(?:Classification|RewardModel)"')
 """The architecture of a model that scores texts, in its configuration."""
@@ -34,7 +35,8 @@ class WrittenChatTemplate:
 
     `tokenizer` is what `load_tokenizer` takes, None where it is missing; `parser` reads answers back: a
     recording next to the template, else the `response_template` of the tokenizer. The model of a template that
-    `is_for_scores` gives a number, as those of rewards do.
+    `is_for_scores` gives a number, as those of rewards do. `added_tokens` are the ids that the configuration of the
+    tokenizer gives to tokens, `stop_ids` those at which `generation_config.json` ends an answer.
     """
 
     name: str
@@ -44,6 +46,13 @@ class WrittenChatTemplate:
     special_tokens: Mapping[str, str]
     parser: Mapping[str, Any] | Path | None = None
     is_for_scores: bool = False
+    added_tokens: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
+    stop_ids: frozenset[int] = frozenset()
+
+    def options(self, **given: Any) -> TrialOptions:
+        """Return what the template is tried for: what its folder holds, and what is given besides."""
+        known = {"is_for_scores": self.is_for_scores, "added_tokens": self.added_tokens, "stop_ids": self.stop_ids}
+        return TrialOptions(**{"parser": self.parser, **known, **given})
 
 
 def templates_of(path: Path) -> tuple[WrittenChatTemplate, ...]:
@@ -79,7 +88,23 @@ def _made(name: str, source: str, path: Path, config: Mapping[str, Any]) -> Writ
         special_tokens=tokens if "eos_token" in tokens else {**PLACEHOLDERS, **tokens},
         parser=recording if gate.is_there(recording) else reading if isinstance(reading, dict) else None,
         is_for_scores=_is_for_scores(path.with_name(_MODEL)),
+        added_tokens=_added_tokens(config.get("added_tokens_decoder")),
+        stop_ids=_stop_ids(path.with_name(_GENERATION)),
     )
+
+
+def _added_tokens(decoder: Any) -> Mapping[str, int]:
+    given = decoder.items() if isinstance(decoder, dict) else ()
+    return {_token(value): int(key) for key, value in given if key.isdecimal() and _token(value)}
+
+
+def _stop_ids(generation: Path) -> frozenset[int]:
+    """Return the ids at which a configuration ends an answer, none where it cannot be read."""
+    try:
+        written = _json(generation).get("eos_token_id") if generation.is_file() else None
+    except SourceError:
+        return frozenset()
+    return frozenset(each for each in (written if isinstance(written, list) else [written]) if isinstance(each, int))
 
 
 def _is_for_scores(model: Path) -> bool:
@@ -106,7 +131,10 @@ def files_beside(path: Path) -> list[str] | None:
 
     Files that appear in the folder later are not listed: the caller compares the names in it as well.
     """
-    found = [*(str(path.with_name(each)) for each in (_CONFIG, _MODEL)), *map(str, conversation_files(path.parent))]
+    found = [
+        *(str(path.with_name(each)) for each in (_CONFIG, _MODEL, _GENERATION)),
+        *map(str, conversation_files(path.parent)),
+    ]
     found += sorted(map(str, path.parent.glob(f"*{ANSWERS}")))
     tokenizer = tokenizer_beside(path)
     if tokenizer is None:

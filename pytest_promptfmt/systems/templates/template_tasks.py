@@ -21,7 +21,7 @@ from pytest_promptfmt.profiles.probe_conversations import (
     builtin_conversations,
     conversations_beside,
 )
-from pytest_promptfmt.profiles.template_trial import Rendering, TemplateTrial, TrialOptions
+from pytest_promptfmt.profiles.template_trial import Rendering, TemplateTrial
 from pytest_promptfmt.profiles.trial_evidence import written_lines
 from pytest_promptfmt.study import Study
 from pytest_promptfmt.systems.templates.answers_read_back import loop_lines, loop_table
@@ -67,13 +67,11 @@ class TemplateAssembly(Assembly):
         """Return the template tried with the conversations, with its tokenizer where that loads."""
         from pytest_promptfmt.core.errors import PromptfmtError
 
-        options = TrialOptions(
+        options = self.template.options(
             engines=study.settings.template_engines,
             hosts=study.settings.hosts,
-            parser=self.template.parser,
             trains_for=study.settings.trained_by(self.template.path),
             may_run_code=not study.settings.no_code,
-            is_for_scores=self.template.is_for_scores,
         )
         make = partial(TemplateTrial, conversations=self.conversations, options=options)
         try:
@@ -99,7 +97,7 @@ class ConversationAssembler:
 
     def __init__(self, assembly: TemplateAssembly) -> None:
         self._conversations = assembly.conversations
-        self._options = TrialOptions(parser=assembly.template.parser)
+        self._options = assembly.template.options()
         self._trials: dict[int, TemplateTrial] = {}
 
     def layout(self, _number: int, _doc: Doc) -> None:

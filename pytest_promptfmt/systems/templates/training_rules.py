@@ -14,7 +14,7 @@ from pytest_promptfmt.core.finding import Finding, Severity
 from pytest_promptfmt.profiles import Encoding, Tokenizer
 from pytest_promptfmt.profiles.probe_conversations import Conversation, State
 from pytest_promptfmt.profiles.template_trial import TemplateTrial
-from pytest_promptfmt.profiles.trial_evidence import excerpt, first_difference
+from pytest_promptfmt.profiles.trial_evidence import excerpt, first_difference, has_inner_mask
 from pytest_promptfmt.rules.rule_views import finding
 from pytest_promptfmt.systems.templates.constructs import line_at
 from pytest_promptfmt.systems.templates.template_subjects import template_rule
@@ -163,7 +163,8 @@ def mask_misses_answer(trial: TemplateTrial) -> Iterator[Finding]:
     Why: In training, the model learns only the text between the tags `{% generation %}` and `{% endgeneration %}`. This
     text is called the mask. If it is empty, the model learns nothing. On a server, the model continues right after the
     generation prompt. If the mask begins a space or line break later, the model never learns to write this character.
-    In this case, the finding is a warning.
+    In this case, the finding is a warning. transformers takes the begin of what a macro writes for the begin of a mask
+    inside of it.
 
     Fix: between `{% generation %}` and `{% endgeneration %}`, put all text that the model has to write: the content,
     the tool calls, the end token, and the part of the header that is not in the generation prompt.
@@ -172,6 +173,11 @@ def mask_misses_answer(trial: TemplateTrial) -> Iterator[Finding]:
     """
     seen = set[str]()
     for conversation, text, mask in _masked(trial, "turns", "call-finished"):
+        if has_inner_mask(trial, conversation):
+            message = "transformers misplaces the training mask ({% generation %}) inside a macro or {% set %}"
+            saw, do = excerpt(text, *(mask or [(0, 0)])[0]), "write it outside, in the loop over messages"
+            yield finding(message, saw, trial.place_of("generation"), do=do)
+            return
         for unit in conversation.units:
             if unit.kind in ("assistant", "argument") and text.count(unit.text) == 1:
                 at = text.find(unit.text)

@@ -115,32 +115,38 @@ def _forged(trial: TemplateTrial, what: str) -> str | None:
     return between if made is not None and made.startswith(text[: text.find(last) + len(last)]) else None
 
 
-@template_rule("PF461", "end-token-unlike-tokenizer", severity=Severity.WARNING)
+@template_rule("PF461", "end-token-unlike-tokenizer", severity=Severity.ERROR)
 def end_token_unlike_tokenizer(trial: TemplateTrial) -> Iterator[Finding]:
-    """Report answers that do not end with the end token of the tokenizer in the same folder.
+    """Report answers that end with a token at which generation does not stop.
 
-    Why: Generation stops at the tokenizer's `eos_token`. If the model was trained to write another token at the end of
-    an answer, generation does not stop there. The model then continues with a user turn. Nothing is reported if
-    `generation_config.json` lists both tokens.
+    Why: Generation stops at the `eos_token_id` of `generation_config.json`. If the model was trained to write another
+    token at the end of an answer, the model continues with a user turn. Without `generation_config.json`, generation
+    stops at the tokenizer's `eos_token`. In this case, the finding is a warning.
 
-    Fix: set `eos_token` to the token that closes an answer, or add it to `eos_token_id` in `generation_config.json`.
+    Fix: add the token that closes an answer to `eos_token_id` in `generation_config.json`, or set `eos_token` to it.
 
-    Real: Phi-3's tokenizer (`<|endoftext|>`) with a template that ends answers with `<|end|>`.
+    Real: chandra-ocr-2, open-r1 PR #663 (`generation_config.json`); Phi-3's tokenizer (`<|endoftext|>`) with a template
+    that ends answers with `<|end|>`.
     """
     text = trial.text("answer")
     if text is None or ANSWER not in text:
         return
     known = trial.profile.special_tokens
     eos, tail = known.get("eos_token"), text.rpartition(ANSWER)[2]
-    closing = trial.marker.search(tail)
+    closing, stops = trial.marker.search(tail), trial.options.stop_ids
     if closing is None or (trial.tokenizer is not None and trial.tokenizer.id_of(closing[0]) is None):
         return  # PF413 reports that template and tokenizer belong to different models
-    if eos and eos not in tail and not PLACEHOLDERS.items() <= known.items():
-        yield finding(
+    ends = {trial.added_tokens.get(each) for each in trial.markers(tail)}
+    if stops and None not in ends and not ends.intersection(stops):
+        message, do = "generation_config.json does not stop at the end of an answer", f"add the id of {closing[0]}"
+        saw = f"{closing[0]} ends an answer, but eos_token_id is {', '.join(map(str, sorted(stops)))}"
+        yield finding(message, saw, trial.place_of(closing[0]), do=f"{do} to its eos_token_id")
+    elif eos and eos not in tail and not PLACEHOLDERS.items() <= known.items() and not stops:
+        message, saw = (
             "answers do not end with the tokenizer's eos_token",
             f"{closing[0]} ends an answer, but eos_token is {eos}",
-            trial.place_of(closing[0]),
         )
+        yield warning(message, saw, trial.place_of(closing[0]))
 
 
 # -- reasoning ---------------------------------------------------------------------------------------------------------
@@ -238,9 +244,7 @@ def _earlier_reasoning(trial: TemplateTrial) -> Iterator[Finding]:
     (begun, said), (prompt, answer) = (_later_answer(trial, name) for name in ("turns", "thinking-off-answer"))
     if said.startswith(begun) and not answer.startswith(prompt):
         message, saw = "with enable_thinking false, answers begin differently once they are finished", excerpt(answer)
-        yield warning(
-            message, f"{prompt!r} becomes {saw!r}", place, do="write the empty block in finished answers, too"
-        )
+        yield info(message, f"{prompt!r} becomes {saw!r}", place, do="write the empty block in finished answers, too")
 
 
 def _later_answer(trial: TemplateTrial, name: str) -> tuple[str, str]:
@@ -258,6 +262,14 @@ def _lost_reasoning(trial: TemplateTrial) -> Iterator[Finding]:
         message = f"the reasoning of the last answer is lost in a conversation with {conversation.about}"
         place = trial.place_of("reasoning_content", "</think>")
         yield conversation.finding(message, f"{THOUGHT!r} is not in the prompt", place, Severity.INFO)
+    called = trial.sent.get("reasoning-call")
+    thought = next((unit.text for unit in called.units if unit.kind == "reasoning"), "") if called is not None else ""
+    if called is not None and thought:
+        thinks = replace(called, template_args={"enable_thinking": True, "thinking": True})
+        before, after = trial.finished(thinks, 2) or "", trial.render(thinks, State(count=3)).text
+        if thought in before and after is not None and thought not in after:
+            message, place = "a tool result removes the reasoning of its call", trial.place_of("reasoning_content")
+            yield called.finding(message, excerpt(before, before.find(thought)), place, Severity.WARNING)
 
 
 _LAST: Final = ("reasoning", "reasoning-call", "reasoning-in-content", "reasoning-loop")
