@@ -50,9 +50,9 @@ class CachedFile:
 
     `tasks` are those that it defines; `claims` the snapshots that they have, as task and profile; `size` counts its
     items. `quiet` are the items that passed without a warning: they need not be shown, and if it `is_quiet`, all items
-    are. With `has_new`, a snapshot is missing. `results` is the digest of the packed results of items, which `read`
-    returns. `profiles` are the keys of those that its items use, `introduces` of those that no file before it had: it
-    has the findings about them.
+    are. With `has_new`, a snapshot is missing; if it `is_partial`, the run did not make it. `results` is the digest of
+    the packed results of items, which `read` returns. `profiles` are the keys of those that its items use, `introduces`
+    of those that no file before it had: it has the findings about them.
     """
 
     tasks: tuple[TaskRow, ...]
@@ -63,6 +63,7 @@ class CachedFile:
     is_quiet: bool
     quiet: Counted
     has_new: bool
+    is_partial: bool
     results: str
     read: Callable[[], bytes]
     unpack: Callable[[bytes], Any]
@@ -79,6 +80,7 @@ class CachedFile:
             is_quiet=row["is_quiet"] is True,
             quiet=Counted.read(row["quiet"]),
             has_new=row["has_new"] is True,
+            is_partial=row["is_partial"] is True,
             results=str(row["results"]),
             read=read,
             unpack=store.unpacked,
@@ -113,9 +115,10 @@ def read_entry(row: Any) -> IndexEntry:
     return IndexEntry(name, kind, Path(path), tuple(map(str, parts)), tuple(map(str, tags)))
 
 
-def is_new(shown: Shown) -> bool:
-    """Return whether the result of an item is about a missing snapshot."""
-    return any(mapping(report.get("promptfmt")).get("category") == "new" for report in shown["reports"])
+def is_new(shown: Shown, *, made: bool = True) -> bool:
+    """Return whether the result of an item is about a missing snapshot, or one that was not even `made`."""
+    outcomes = [mapping(report.get("promptfmt")) for report in shown["reports"]]
+    return any(each.get("category") == "new" and (made or not each.get("rendered")) for each in outcomes)
 
 
 def is_quiet(shown: Shown) -> bool:
@@ -154,6 +157,7 @@ class ItemResults:
             "is_quiet": len(quiet) == len(self.items),
             "quiet": counts.row,
             "has_new": any(map(is_new, self.items.values())),
+            "is_partial": any(is_new(shown, made=False) for shown in self.items.values()),
             "results": digest_of(self.packed),
         }
         self.items = {}

@@ -140,6 +140,8 @@ class OutcomeCache:
         own = self._own_paths(path, found.claims if found is not None else ())
         if found is None or not known.issuperset(self._contents.without_implied(own, known)):
             raise _DifferentError("the cache entry of the file is damaged")
+        if found.is_partial and self._run.needs_snapshots():
+            raise _DifferentError("the last run made no snapshots")
         self._rows.found[str(path)] = row
         return found
 
@@ -161,7 +163,8 @@ class OutcomeCache:
     def file_with(self, path: Path, made: str) -> CachedFile | None:
         """Return the cached outcomes of a file with this digest of inputs, None if the stored ones have another."""
         row = next((each for each in self._rows.variants(str(path)) if each.get("made") == made), {})
-        return self._rows.file(path, row)
+        found = self._rows.file(path, row)
+        return None if found is not None and found.is_partial and self._run.needs_snapshots() else found
 
     def _has_same_answers(self, row: Mapping[str, Any]) -> bool:
         """Return whether the whole index is the same, or each of its answers to the file."""

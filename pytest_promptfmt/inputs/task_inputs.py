@@ -61,7 +61,7 @@ class RunInputs:
     test, `collecting` what decides which files are collected in a folder. `baseline` is the file of accepted findings,
     `written` are the files of results that it writes, which change no result.
     `varying` returns the files whose outcomes depend on the order of a set, all if that is unknown; files may run again
-    for it if it `can_try_orders`.
+    for it if it `can_try_orders`. A run that `needs_snapshots` shows no outcomes of one that made none.
     """
 
     rootdir: Path
@@ -72,6 +72,7 @@ class RunInputs:
     collecting: Callable[[], Sequence[object]]
     can_try_orders: Callable[[], bool]
     varying: Callable[[Collection[Path]], frozenset[Path]]
+    needs_snapshots: Callable[[], bool] = lambda: True
 
 
 class SharedInputs:

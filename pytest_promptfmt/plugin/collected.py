@@ -324,6 +324,9 @@ class _Taker:
         self._counts: Counter[str] = Counter()
         self.notes: list[str] = []
 
+    def pytest_sessionstart(self, session: pytest.Session) -> None:
+        session.config.stash[RUN].needs_snapshots = False
+
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, session: pytest.Session, items: Sequence[pytest.Item]) -> None:
         self._session, self._counts = session, session.config.stash[RUN].tally.counts

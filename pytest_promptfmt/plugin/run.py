@@ -134,6 +134,8 @@ class Run:
         self.lock = Lock(tree.root.rootdir / LOCK_NAME, tree.root.release)
         self.cache: OutcomeCache
         self.found = CollectionResult()
+        self.needs_snapshots = True
+        """False for `promptfmt check`, which shows no missing snapshot of a file that has none."""
         if outputs.shard is not None:
             self.expected.limit_to(partial(outputs.shard.holds, rootdir=tree.root.rootdir))
 

@@ -303,6 +303,7 @@ def inputs_of(run: Run) -> RunInputs:
         collecting=collecting,
         can_try_orders=lambda: not option.promptfmt_no_code and not option.noconftest,  # else code would run here
         varying=partial(varying, config),
+        needs_snapshots=lambda: run.needs_snapshots,
     )
 
 

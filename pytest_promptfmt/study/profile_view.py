@@ -81,7 +81,9 @@ class ProfileView:
         if self.study.failure is not None:
             return None
         try:
-            if not self.study.renders(self.load().profile):
+            if self.study.given.assembly.brings_profiles:
+                self.load()  # where its template fails is noted in the prompts
+            elif not self.study.renders(self.load().profile):
                 self.render()
         except PromptfmtError as error:
             return error

@@ -24,6 +24,7 @@ from slices import needs
 from typer.main import get_command
 
 from pytest_promptfmt import cli
+from pytest_promptfmt.engine.processes import CAN_FORK
 
 TASK = """\
 task: NAME
@@ -409,7 +410,7 @@ def _until(running: subprocess.Popen[bytes], end: str) -> str:
 @needs("templates")
 def test_warnings_are_no_errors_and_not_all_is_well(tmp_path: Path) -> None:
     (tmp_path / "chat_template.jinja").write_text(
-        "{% if tools %}<|begin|>tools\n{{ tools | tojson }}<|end|>\n{% endif %}"
+        " {{ '' }}{% if tools %}<|begin|>tools\n{{ tools | tojson }}<|end|>\n{% endif %}"
         "{% for m in messages %}<|begin|>{{ m.role + '\n' + (m.content or '') }}"
         "{% for call in m.tool_calls or [] %}"
         "<call>{{ call.function.name }} {{ call.function.arguments | tojson }}</call>{% endfor %}"
@@ -443,3 +444,19 @@ def test_a_folder_without_tasks_has_its_templates_checked(tmp_path: Path) -> Non
     assert "1 file" in done.stderr
     (tmp_path / "arc.yaml").write_text(TASK.replace("NAME", "arc"), "utf-8")
     assert "chats" not in promptfmt(tmp_path, "check", "--output-format", "concise").stdout
+
+
+@pytest.mark.skipif(not CAN_FORK, reason="only outcomes of workers are cached")
+def test_a_check_leaves_the_first_snapshot_of_a_template_to_pytest(tmp_path: Path) -> None:
+    turn = "{% for m in messages %}<|begin|>{{ m.role + '\n' + (m.content or '') }}<|end|>\n{% endfor %}"
+    prompt = "{% if add_generation_prompt %}<|begin|>assistant\n{% endif %}"
+    (tmp_path / "chat_template.jinja").write_text(turn + prompt, "utf-8")
+    (tmp_path / "pytest.ini").write_text("[pytest]\n", "utf-8")
+    shown = [promptfmt(tmp_path, "check", ".") for _ in range(2)]
+    assert ["1 unchanged" in each.stderr for each in shown] == [False, True]
+    assert shown[0].stdout == shown[1].stdout
+    run = ("--promptfmt", "-q", ".")
+    assert "<|begin|>assistant" in forked_runs.run("pytest", *run, folder=tmp_path).stdout  # the new snapshot
+    assert "1 unchanged" in promptfmt(tmp_path, "check", ".").stderr
+    forked_runs.run("pytest", *run, "--snapshot-update", folder=tmp_path)
+    assert "1 snapshot passed" in forked_runs.run("pytest", *run, folder=tmp_path).stdout

@@ -19,6 +19,7 @@ from pytest_promptfmt.plugin.items.item import ItemFailedError, TaskItem
 from pytest_promptfmt.plugin.items.lint_items import raise_errors, with_findings
 from pytest_promptfmt.plugin.items.task_node import Kind, TaskNode
 from pytest_promptfmt.plugin.run import Run
+from pytest_promptfmt.results.clusters import MEANINGS
 from pytest_promptfmt.results.failures import explanation, outcome_of
 from pytest_promptfmt.results.text_changes import (
     TextChange,
@@ -89,6 +90,18 @@ class SnapshotItem(RenderedItem):
     def __init__(self, *, place: SnapshotPath, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.place = place
+
+    def runtest(self) -> None:
+        """Compare; a snapshot that would be new, and that this run does not show, is not made."""
+        run = self.run
+        is_new = not (run.needs_snapshots or run.expected.has_snapshots(self.path) or run.expected.obsolete())
+        if not is_new or not self.tested.assembly.brings_profiles or self.profile.tokenizer is not None:
+            super().runtest()
+            return
+        profile_id = run.folders.settings_of(self.tested).run_id(self.profile.name)
+        item = Outcome(task=self.tested.id, file=str(self.path), profile=profile_id)
+        self.outcome = replace(item, category="new", title=MEANINGS["new"])
+        raise ItemFailedError(MEANINGS["new"])
 
     @property
     def shows_task(self) -> bool:
