@@ -236,7 +236,7 @@ def history_changes(trial: TemplateTrial) -> Iterator[Finding]:
     for conversation, kind in trial.attributed(lambda each: {what for *_, what in islice(_changes(trial, each), 1)}):
         before, after, _ = next(_changes(trial, conversation))
         at = first_difference(before, after)
-        message = f"{kind} changes the text of earlier turns in a conversation with {conversation.about}"
+        message = f"earlier turns are written differently after {kind} (in a conversation with {conversation.about})"
         saw = f"{excerpt(before, at)!r} becomes {excerpt(after, at)!r}"
         is_kept = "".join(before.split()) in "".join(after.split())
         is_trained = {"tools", "training"} <= trial.kinds

@@ -252,7 +252,9 @@ def _other_than_calculated(page: Page) -> Iterator[str]:
             yield found[0][-60:]
 
 
-@error_query("PF807", "few-shot answers repeat a text of the question", given_shots, at=("fewshot_config",))
+@error_query(
+    "PF807", "few-shot answers only repeat a column that their question shows", given_shots, at=("fewshot_config",)
+)
 def _answers_repeat_question(page: Page) -> Iterator[str]:
     """Report examples whose answer repeats a column of their question, although no gold answer does."""
     shots = [shot for shot in page.shots if len((shot.answer or "").split()) >= _FEW_WORDS]

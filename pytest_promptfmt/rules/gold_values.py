@@ -194,7 +194,7 @@ def gold_of_opposite_meaning(study: Study) -> Iterator[Finding]:
     if [_meaning(gold, legend, stem) for gold in golds] == [False, True]:
         saw = f"{column}: {pair[0]!r} is {golds[0]!r}, {pair[1]!r} is {golds[1]!r}"
         at = "doc_to_choice" if study.written.doc_to_choice is not None else "doc_to_target"
-        yield finding("the gold answers contradict the values of their column", saw, at, field=column)
+        yield finding("the true value of a column selects the negative answer", saw, at, field=column)
 
 
 def _numbered_otherwise(study: Study) -> Iterator[Finding]:
@@ -402,7 +402,7 @@ def later_doc_fails(study: Study) -> Iterator[Finding]:
 
 @also("PF512", severity=Severity.ERROR, scores=True)
 def later_gold_misread(study: Study) -> Iterator[Finding]:
-    """Report a later doc whose gold answer the filters misread, although they extract those of the first docs."""
+    """Report filters that extract the gold answers of the first docs, but misread the gold answer of a later doc."""
     if not study.generates or not (study.has_own_scorer or (looks_for_answers(study.task) and study.task.filter_list)):
         return
     local = local_questions(study)

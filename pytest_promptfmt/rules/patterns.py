@@ -215,7 +215,7 @@ def _is_set(node: ast.expr, names: Collection[str]) -> bool:
 
 @also("PF512", severity=Severity.ERROR, scores=True)
 def filters_change_gold(study: Study) -> Iterator[Finding]:
-    """Report filters that do not search for an answer, but change the gold answer so that it counts as wrong."""
+    """Report filters that only clean completions, and so change a completion that equals the gold answer."""
     if not study.generates or not study.real_docs or not study.renders_fields or not study.task.filter_list:
         return
     if study.has_own_scorer or set(study.metrics) != {"exact_match"}:

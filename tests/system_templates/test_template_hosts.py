@@ -497,7 +497,7 @@ def test_a_parameter_named_as_a_word_of_json_schema_has_to_be_written() -> None:
 
 
 def test_an_empty_list_of_tools_is_no_tool() -> None:
-    message = "the prompt has different text if the same content is sent in this form: an empty list of tools"
+    message = "the text of the prompt differs between an empty list of tools and the same content in its usual form"
     given = "{% if tools is defined and tools is not none %}{{ 'Tools: ' + tools | tojson }}{% endif %}"
     assert severities(check_template(template(tools=given)), "PF436")[message] == "info"
     assert message not in severities(check_template(template()), "PF436")

@@ -111,8 +111,8 @@ def template_refuses(trial: TemplateTrial) -> Iterator[Finding]:
     Why: A refusal is often a documented limit of a model, such as alternating roles. In this case, the finding is an
     info. A refusal is a mistake in three cases: the template accepts the same conversation in another shape; it accepts
     a tool result, but not the answer after it; or it has a branch for system messages, but refuses one because roles do
-    not alternate. If a template without such a branch refuses a system message, and its error message does not
-    mention system messages, the finding is a warning: the error message is misleading.
+    not alternate. The finding is a warning if the template has no branch for system messages, refuses one, and gives
+    a reason that does not mention them: the reason is misleading.
 
     Fix: accept the conversation, or document that the model does not support it.
 
@@ -190,8 +190,8 @@ def shape_changes_prompt(trial: TemplateTrial) -> Iterator[Finding]:
         text, other = trial.whole(conversation) or "", twin(conversation)
         is_space, at = _spaceless(text) == _spaceless(other), first_difference(text, other)
         yield conversation.finding(
-            f"the prompt has different {'whitespace' if is_space else 'text'} if the same content is sent in this form:"
-            f" {conversation.about}",
+            f"the {'whitespace' if is_space else 'text'} of the prompt differs between {conversation.about} and the"
+            " same content in its usual form",
             f"{excerpt(text, at)!r}; {conversation.same_as!r}: {excerpt(other, at)!r}",
             place_printed(trial, conversation, at),
             Severity.INFO if is_space or _WHOLE & conversation.shapes else None,

@@ -81,8 +81,8 @@ def turns_can_be_forged(trial: TemplateTrial) -> Iterator[Finding]:
     """Report templates in which the text of a single message can look like several turns.
 
     Why: For example, a tool result contains a web page. The text of this page can then look like turns of the user, the
-    model or the system. The finding is an info, because a server can refuse control tokens in texts. It is an
-    info as well if only words separate the turns, although no server can recognize such a text.
+    model or the system. The finding is an info, because a server can refuse control tokens in texts. If only
+    words separate the turns, no server can recognize such a text, but the finding is an info, too.
 
     Fix: separate turns with control tokens, and encode contents with `split_special_tokens=True`.
 
