@@ -503,13 +503,6 @@ def test_an_empty_list_of_tools_is_no_tool() -> None:
     assert message not in severities(check_template(template()), "PF436")
 
 
-def test_a_result_as_json_text_is_encoded_once() -> None:
-    encoded = template("(message.content | tojson if message.role == 'tool' else message.content or '')")
-    message = "a tool result that is JSON text is encoded as JSON again"
-    assert severities(check_template(encoded), "PF438")[message] == "info"
-    assert message not in severities(check_template(template()), "PF438")
-
-
 def test_a_flag_is_not_removed_from_inside_of_a_word() -> None:
     message = "/think is removed from inside of other words"
     assert severities(check_template(template("(message.content or '') | replace('/think', '')")), "PF433")[message]
@@ -522,18 +515,6 @@ def test_answers_keep_their_whitespace_where_user_texts_do() -> None:
     trimmed = "(message.content | trim if message.role == 'assistant' else message.content or '')"
     assert severities(check_template(template(trimmed)), "PF448")[message] == "info"
     assert message not in severities(check_template(template("(message.content or '') | trim")), "PF448")
-
-
-def test_an_answer_without_reasoning_begins_like_its_prompt() -> None:
-    message = "with enable_thinking false, answers begin differently once they are finished"
-    block = "'<think>\\n\\n</think>\\n\\n' if enable_thinking is false else ''"
-    source = template().replace("'<|begin|>assistant\\n'", f"'<|begin|>assistant\\n' + ({block})")
-    assert severities(check_template(source), "PF446")[message] == "info"
-    kept = "{{ '<think>\\n\\n</think>\\n\\n' if message.role == 'assistant' and enable_thinking is false }}"
-    both = source.replace(
-        "{{ '<|begin|>' + message.role + '\\n' + ", "{{ '<|begin|>' + message.role + '\\n' }}" + kept + "{{ "
-    )
-    assert message not in severities(check_template(both), "PF446")
 
 
 def test_a_partial_answer_inside_its_reasoning_gets_no_other_block() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from dataclasses import replace
@@ -248,13 +247,6 @@ def arguments_encoded_twice(trial: TemplateTrial) -> Iterator[Finding]:
             place_printed(trial, conversation, at, "tojson", "arguments"),
             Severity.INFO if _KEY.search(text[max(at - _NEAR, 0) : at]) else None,
         )
-
-    quoted = trial.sent.get("result-json")
-    result = next((unit.text for unit in quoted.units if unit.kind == "tool"), "") if quoted is not None else ""
-    written, text = json.dumps(result), trial.text("result-json") or ""
-    if quoted is not None and result and result not in text and written in text:
-        at, place = text.find(written), trial.place_of("tojson", "content")
-        yield quoted.finding(f"{quoted.about} is encoded as JSON again", excerpt(text, at), place, Severity.INFO)
 
 
 _KEY: Final = re.compile(r'": ?"')

@@ -163,8 +163,8 @@ def reasoning_tags(trial: TemplateTrial) -> Iterator[Finding]:
 
     Why: If a prompt has two blocks of reasoning, or a block that is not closed, it is unlike all prompts that the model
     saw. The finding is an info in two cases: the last answer loses its reasoning, so a model cannot learn it; or
-    earlier answers have empty blocks, which teach a model not to reason. If `enable_thinking=false` begins an answer
-    with an empty block, the finished answer needs this block as well.
+    earlier answers have empty blocks, which teach a model not to reason. If a tool result removes the reasoning of its
+    call, the model loses its plan in the middle of a task.
 
     Fix: split the content at the closing tag, and write exactly one block of reasoning.
 
@@ -241,20 +241,6 @@ def _earlier_reasoning(trial: TemplateTrial) -> Iterator[Finding]:
         yield info(message, at=place, do=do)
     if trial.mentions("enable_thinking") and off and (off, on) == (asked, plain):
         yield warning("the argument enable_thinking changes nothing", at=place, do="test it with `is defined`")
-    (begun, said), (prompt, answer) = (_later_answer(trial, name) for name in ("turns", "thinking-off-answer"))
-    if said.startswith(begun) and not answer.startswith(prompt):
-        message, saw = "with enable_thinking false, answers begin differently once they are finished", excerpt(answer)
-        yield info(message, f"{prompt!r} becomes {saw!r}", place, do="write the empty block in finished answers, too")
-
-
-def _later_answer(trial: TemplateTrial, name: str) -> tuple[str, str]:
-    """Return what follows a second question: the generation prompt, and its finished answer."""
-    asked = trial.conversations.get(name)
-    if asked is None or len(asked.messages) < 4:
-        return "", ""
-    texts = (trial.render(asked, State(count=3)).text, trial.finished(asked, 4))
-    prompt, answer = ((text or "").rpartition(LATER)[2] for text in texts)
-    return prompt, answer
 
 
 def _lost_reasoning(trial: TemplateTrial) -> Iterator[Finding]:
