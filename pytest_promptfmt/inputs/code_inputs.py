@@ -123,12 +123,18 @@ class CodeInputs:
 
 
 def reached_from(
-    modules: Iterable[str], folders: Sequence[str], is_library: Callable[[str], bool], *, may_ask: bool = True
+    modules: Iterable[str],
+    folders: Sequence[str],
+    is_library: Callable[[str], bool],
+    *,
+    may_ask: bool = True,
+    is_harness: Callable[[str], bool] = lambda _: False,
 ) -> CodeInputs:
     """Return the inputs of these files and of all that they may import, from their own folders and from `folders`.
 
     Files of libraries are left out: they are represented by their versions, and their uses known by name. A copy of a
     library in another folder is not: of very many files, or of many unless one `may_ask`, the rest is not read.
+    Files that are code of a harness count by their contents, and, like libraries, not by what their functions use.
     """
     found: dict[str, CodeInputs] = {}
     waiting = list(modules)
@@ -137,6 +143,8 @@ def reached_from(
         name = waiting.pop()
         if name not in found:
             found[name] = CodeInputs() if name.endswith("/") else _module_inputs(name, tuple(folders))
+            if is_harness(name):
+                found[name] = CodeInputs(files=found[name].files, names=found[name].names)
             asks = asks or found[name].asks
             waiting += (each for each in sorted(found[name].files) if not is_library(each))
             if len(found) > (_MANY_FILES if asks and not may_ask else _MOST_FILES):

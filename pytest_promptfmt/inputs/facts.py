@@ -37,7 +37,7 @@ _HUB_LEVELS: Final = 5
 def named_fact(kind: Literal["variable", "program", "search path"], name: str) -> str:
     """Return a fact with a name: the value of a variable, the path of a program, or the folders that an import finds.
 
-    These are in their order.
+    These are in their order. After the name of a package, a space and a folder name one that an import searches last.
     """
     return f"{_FACT}{kind}:{name}"
 
@@ -58,7 +58,7 @@ def shown(fact: str) -> str:
     """Return the name of a fact for a message."""
     _, kind, *rest = fact.split(":", 2)
     if rest:
-        return f"the {kind} {rest[0]}"
+        return f"the {kind} {rest[0].partition(' ')[0]}"
     return _SHOWN.get(fact, kind)
 
 
@@ -80,8 +80,10 @@ def value_of(fact: str, places: Places) -> str:
     if kind == "program":
         return repr(shutil.which(name))
     if kind == "search path":
-        folders = dict.fromkeys(os.path.realpath(each) for each in search_path() if not is_installed(each))
-        return places.neutral(repr([folder for folder in folders if _holds(folder, name)]))
+        name, _, last = name.partition(" ")
+        folders = (each for each in [*search_path(), *filter(None, [last])] if _holds(each, name))
+        found = dict.fromkeys("installed" if is_installed(each) else os.path.realpath(each) for each in folders)
+        return places.neutral(repr([*found]))
     if fact == PLATFORM:
         return repr(platform.uname())
     if fact == PROCESSORS:

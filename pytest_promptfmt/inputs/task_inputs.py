@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from datetime import datetime
-from functools import cache
+from functools import cache, partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -98,10 +98,12 @@ class SharedInputs:
         return self._reached(named, str(settings.rootdir), tuple(search_path()), may_ask) if named else CodeInputs()
 
     def _reached_from(self, modules: frozenset[str], root: str, path: tuple[str, ...], may_ask: bool) -> CodeInputs:
-        around = {str(harness.folder.parent) for each in modules if (harness := harness_around(Path(each).parent))}
-        folders = (root, *sorted(around - {root}), *path)
-        reached = reached_from(sorted(modules), folders, self.is_library, may_ask=may_ask)
-        facts = {named_fact("search path", name) for name in reached.names}
+        around = {str(harness.folder) for each in modules if (harness := harness_around(Path(each).parent))}
+        folders = (root, *sorted({*map(os.path.dirname, around)} - {root}), *path)
+        is_harness = partial(_is_code_of, around)
+        reached = reached_from(sorted(modules), folders, self.is_library, may_ask=may_ask, is_harness=is_harness)
+        last = {os.path.basename(harness): f" {os.path.dirname(harness)}" for harness in around}
+        facts = {named_fact("search path", name + last.get(name, "")) for name in reached.names}
         places = self._contents.places
         facts |= {PLACE} if any(map(places.is_named_in, reached.texts)) else set()
         reached = replace(reached, facts=reached.facts | facts)
@@ -187,6 +189,12 @@ class SharedInputs:
             return source.digest()
         digest = self._inputs.digest_of(f"tokenizer {written}", [str(file) for file in source.files])
         return OTHER if digest == OTHER else (digest, names)
+
+
+def _is_code_of(harnesses: Collection[str], file: str) -> bool:
+    """Return whether a file is code of one of the harnesses in these folders, not of its tasks."""
+    below = (file[len(folder) + 1 :] for folder in harnesses if file.startswith(f"{folder}{os.sep}"))
+    return any(not name.startswith(f"tasks{os.sep}") or name.count(os.sep) == 1 for name in below)
 
 
 def _plain(value: object) -> object:

@@ -381,6 +381,36 @@ def test_a_task_outside_of_the_tested_folder_is_an_input(checkout: Project, chan
     assert "failed" in checkout.run("lm_eval/tasks/mine").parseoutcomes()
 
 
+def test_code_of_a_checkout_is_an_input_and_not_all_that_it_could_use(
+    checkout: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTEST_ADDOPTS", "")
+    loader = (
+        "import importlib.util\nimport time\n\n\ndef load(path):\n    return importlib.util.module_from_spec(path)\n"
+    )
+    checkout.write("lm_eval/tasks/__init__.py", f"{loader}\n\nMARK = '?'\n")
+    checkout.write("lm_eval/tasks/mine/__init__.py", "")
+    checkout.write("lm_eval/tasks/mine/shared.py", "from lm_eval.tasks import MARK\n")
+    code = (
+        "from lm_eval.tasks.mine.shared import MARK\n\n\ndef text(doc):\n    return doc['question'] + MARK + '\\nA:'\n"
+    )
+    checkout.write("lm_eval/tasks/mine/utils.py", code)
+    file = checkout.task("lm_eval/tasks/mine/cb.yaml", doc_to_text=None)
+    file.write_text(file.read_text("utf-8") + "doc_to_text: !function utils.text\n", "utf-8")
+    checkout.accept("lm_eval/tasks/mine")
+    counts = checkout.run("lm_eval/tasks/mine").parseoutcomes()  # python -m pytest
+    assert "passed" not in counts
+    script = [str(Path(sys.executable).with_name("pytest")), "--promptfmt", "lm_eval/tasks/mine"]
+    ran = subprocess.run(script, cwd=checkout.root, capture_output=True, text=True, check=True)
+    assert f"{counts['unchanged']} unchanged" in ran.stdout
+    checkout.edit("lm_eval/tasks/__init__.py", "'?'", "'!'")
+    assert "failed" in checkout.run("lm_eval/tasks/mine").parseoutcomes()
+    checkout.edit("lm_eval/tasks/__init__.py", "'!'", "'?'")
+    checkout.edit("lm_eval/tasks/mine/shared.py", "MARK\n", "MARK\nimport time\nMARK = MARK[: time.time() > 0]\n")
+    for _ in range(2):
+        assert "passed" in checkout.run("lm_eval/tasks/mine").parseoutcomes()
+
+
 def test_the_keys_of_tasks_that_a_checkout_knows_are_an_input(checkout: Project) -> None:
     config = "class TaskConfig(dict):\n    task: str\n"
     checkout.write("lm_eval/api/task.py", config)
