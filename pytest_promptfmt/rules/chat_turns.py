@@ -60,8 +60,8 @@ def turn_not_closed(trial: TemplateTrial) -> Iterator[Finding]:
 
     Fix: in every branch of the template, write the marker that closes the turn.
 
-    Real: Gemma 4, which did not close the turn after a tool result; axolotl's Mistral v7; Falcon-H1R: after a
-    system message, it checks the wrong messages before and after a tool result.
+    Real: Gemma 4, which did not close the turn after a tool result; axolotl's Mistral v7; Falcon-H1R, which checks the
+    wrong neighbors of a tool result if there is a system message.
     """
     layout, pairs = layout_of(trial), marker_pairs(trial)
     closing, plain = layout.closing, set(trial.markers(trial.text("turns") or ""))

@@ -318,10 +318,10 @@ def unknown_key(view: FileView) -> Iterator[Finding]:
     """Report a key of a task that lm-eval does not have.
 
     Why: lm-eval refuses the task, and silently drops its file. This plugin tests the prompts without the key. A fork of
-    lm-eval may have the key. Therefore the finding is an info if lmms-eval has the key, or if the `TaskConfig` of the
-    checkout around the file, or else of the installed harness, has it. It is also an info if there is no harness to
-    compare with, and for a key in `fewshot_config` next to a sampler class: in early releases of lm-eval, such a class
-    can use the key.
+    lm-eval may have the key. Therefore the finding is an info if lmms-eval or the `TaskConfig` of the harness has the
+    key. The harness is the lm-eval checkout that contains the file, or otherwise the installed lm-eval. It is also an
+    info if there is no harness to compare with, and for a key in `fewshot_config` next to a sampler class: in early
+    releases of lm-eval, such a class can use the key.
 
     Fix: remove the key, or move it under `metadata` if it is a setting of your own.
 

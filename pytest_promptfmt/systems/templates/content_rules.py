@@ -231,10 +231,11 @@ def text_out_of_order(trial: TemplateTrial) -> Iterator[Finding]:
 def python_in_prompt(trial: TemplateTrial) -> Iterator[Finding]:
     """Report Python's notation in a prompt: None, True, False, or a mapping or list as Python prints it.
 
-    Why: Models are trained on JSON, but `{{ value }}` prints a value as Python does. In the descriptions of tools, and
-    for None as an argument, the finding is a warning inside JSON, or for a list inside quotes, and an info elsewhere.
-    If a prompt with tools has True or False, it is an info, because the parsers of servers accept both words. If the
-    template itself writes tool calls or keys in Python's notation, all findings are infos.
+    Why: Models are trained on JSON, but `{{ value }}` prints a value as Python does. For a value in the description of
+    a tool, or an argument that is None, the finding is a warning if the value is inside JSON, or is a list inside
+    quotes. Otherwise it is an info. If a prompt with tools has True or False, the finding is an info, because the
+    parsers of servers accept both words. If the template itself writes tool calls or keys in Python's notation, all
+    findings are infos.
 
     Fix: use `tojson` for values that are not text, and write nothing for a content that is null.
 

@@ -205,7 +205,7 @@ DEVIATIONS: Final[Mapping[str, Deviation]] = {
     "a variable that is set in a loop keeps its value in the next iteration": Deviation(
         "set the variable at the beginning of each iteration", (LLAMA, PACKAGE), _keeps_variables, needs="set"
     ),
-    "if an argument of a macro is left out, later arguments by name are ignored": Deviation(
+    "if an argument of a macro is left out, later keyword arguments are ignored": Deviation(
         "give all arguments of the macro", (LLAMA,), _forgets_named_arguments, needs="macro"
     ),
     "text before `continue` or `break` in an `if` block is lost": Deviation(

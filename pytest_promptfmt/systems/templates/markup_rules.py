@@ -174,7 +174,7 @@ def _texts(trial: TemplateTrial, conversation: Conversation) -> list[str]:
 
 @template_rule("PF457", "tags-unbalanced", severity=Severity.ERROR)
 def tags_unbalanced(trial: TemplateTrial) -> Iterator[Finding]:
-    """Report tags and braces around tool calls, results or texts that are opened but not closed, or the reverse.
+    """Report unclosed or unopened tags and braces around tool calls, results or texts.
 
     Why: Parsers of tool calls need both tags, and the model copies the tags of earlier turns.
 

@@ -110,8 +110,8 @@ def template_refuses(trial: TemplateTrial) -> Iterator[Finding]:
     Why: A refusal is often a documented limit of a model, such as alternating roles. In this case, the finding is an
     info. A refusal is a mistake in three cases: the template accepts the same conversation in another shape; it accepts
     a tool result, but not the answer after it; or it has a branch for system messages, but refuses one because roles do
-    not alternate. The finding is a warning if the template has no branch for system messages, refuses one, and gives
-    a reason that does not mention them: the reason is misleading.
+    not alternate. The finding is a warning if the template has no branch for system messages, and refuses a system
+    message with a reason that does not mention system messages: this reason is misleading.
 
     Fix: accept the conversation, or document that the model does not support it.
 
@@ -212,9 +212,10 @@ def arguments_encoded_twice(trial: TemplateTrial) -> Iterator[Finding]:
     r"""Report tools and tool call arguments that are encoded as JSON a second time.
 
     Why: The OpenAI API sends arguments as JSON text. If a template uses `tojson` on this text, the result is a JSON
-    string with a backslash before each quotation mark. The finding is a warning if a template does so with data. It is
-    an info if the JSON text is the value of a key, or was already text, because this may be the model's own format. The
-    same is true of a letter that is written as `\u0441`.
+    string with a backslash before each quotation mark. If a template does so with arguments or tools that are mappings,
+    the finding is a warning. It is an info if the template writes the JSON text as the value of a key, or if the client
+    sent JSON text, because this may be the model's own format. For the same reason, a letter that is written as
+    `\u0441` is an info.
 
     Fix: use `tojson` only once, and only for values that are not text: `{{ value if value is string else value | tojson
     }}`.

@@ -163,8 +163,8 @@ def mask_misses_answer(trial: TemplateTrial) -> Iterator[Finding]:
     Why: In training, the model learns only the text between the tags `{% generation %}` and `{% endgeneration %}`. This
     text is called the mask. If it is empty, the model learns nothing. On a server, the model continues right after the
     generation prompt. If the mask begins a space or line break later, the model never learns to write this character.
-    In this case, the finding is a warning. transformers takes the begin of what a macro writes for the begin of a mask
-    inside of it.
+    In this case, the finding is a warning. If a mask is inside a macro, transformers uses the start of the macro's
+    output as the start of the mask.
 
     Fix: between `{% generation %}` and `{% endgeneration %}`, put all text that the model has to write: the content,
     the tool calls, the end token, and the part of the header that is not in the generation prompt.

@@ -123,7 +123,8 @@ def end_token_unlike_tokenizer(trial: TemplateTrial) -> Iterator[Finding]:
     token at the end of an answer, the model continues with a user turn. Without `generation_config.json`, generation
     stops at the tokenizer's `eos_token`. In this case, the finding is a warning.
 
-    Fix: add the token that closes an answer to `eos_token_id` in `generation_config.json`, or set `eos_token` to it.
+    Fix: add the token that closes an answer to `eos_token_id` in `generation_config.json`, or set the tokenizer's
+    `eos_token` to it.
 
     Real: chandra-ocr-2, open-r1 PR #663 (`generation_config.json`); Phi-3's tokenizer (`<|endoftext|>`) with a template
     that ends answers with `<|end|>`.
