@@ -129,7 +129,7 @@ SHOWN = {
         "{% for a in [1, 2] %}{% if b is defined %}b{% endif %}{% set b = a %}{% endfor %}",
         "b",
     ),
-    "if an argument of a macro is left out, later arguments by name are ignored": (
+    "if an argument of a macro is left out, later keyword arguments are ignored": (
         "{% macro f(a=1, b=2) %}{{ b }}{% endmacro %}{{ f(b=3) }}",
         "2",
     ),
