@@ -45,7 +45,7 @@ _PATIENCE_SECONDS: Final = 2.0
 _WRITING_SECONDS: Final = 60.0
 """The times to wait for another process that writes: a run without a cache is as good, but its outcomes cost minutes.
 
-Two workers of xdist write at the same time, each for seconds if it ran thousands of files.
+Two runs may write at the same time, each for seconds if it tested thousands of files.
 """
 
 _KEPT_SECONDS: Final = 90 * 24 * 3600

@@ -223,7 +223,7 @@ def finding_groups(findings: Iterable[Reported]) -> tuple[FindingGroup, ...]:
     """Return the findings by cause, those first that matter most to the score."""
     groups: dict[tuple[str, str, str], dict[object, Reported]] = {}
     for number, finding in enumerate(findings):
-        # A finding about a profile counts once, though each worker of a run with xdist has it.
+        # A finding about a profile counts once, also if it was found for several files.
         place = number if finding.task else (finding.profiles, finding.position)
         groups.setdefault(finding.cluster, {}).setdefault(place, finding)
     made = [_finding_group([*group.values()]) for group in groups.values()]
