@@ -106,7 +106,7 @@ def _some_options_unread(study: Study) -> Iterator[Finding]:
             is_read = [reader.is_read(pipeline, text, label) for text, label in pairs]
             if False in is_read and any(is_read):
                 unread, right = texts[is_read.index(False)], texts[is_read.index(True)]
-                saw = f"the filter extracts {reader.read(pipeline, unread)!r} from {unread!r}, but it finds {right!r}"
+                saw = f"the filter finds {right!r}, but it extracts {reader.read(pipeline, unread)!r} from {unread!r}"
                 yield finding("", saw, ("filter_list", number), severity=None if place < demanded else free)
                 break
 

@@ -233,7 +233,8 @@ def _description_of_another_task(study: Study) -> Iterator[str | Finding]:
         yield f"the description names {', '.join(sorted(described)).title()}, but the task is {study.task.name}"
     if len(of_task) == 1 and isinstance(name, str) and languages.get(name.casefold()) not in (None, *of_task):
         saw = f"dataset_name is {name}, but the task is {study.task.name}"
-        yield finding("dataset_name and the task name refer to different languages", saw, "dataset_name")
+        do = "correct dataset_name, or the name of the task"
+        yield finding("dataset_name and the task name refer to different languages", saw, "dataset_name", do=do)
 
 
 def _is_inflected(word: str, other: str) -> bool:
