@@ -218,14 +218,12 @@ def _shot_repeated(page: Page) -> Iterator[Finding]:
 def _labels_in_other_order(study: Study) -> Iterator[str]:
     fewshot, scored = study.written.fewshot, study.written.doc_to_choice
     shown = fewshot.doc_to_choice
+    if not (isinstance(shown, list) and isinstance(scored, list)) or shown == scored:
+        return
     is_same = fewshot.doc_to_target in (UNSET, study.written.doc_to_target) and fewshot.process_docs is UNSET
-    is_index = not any(one.target in (shown or ()) for one in study.instances)  # the text of a label has no order
-    if is_same and is_index and isinstance(shown, list) and isinstance(scored, list) and shown != scored:
-        yield from (
-            [f"{shown} in few-shot examples, but {scored} in the question"]
-            if sorted(map(str, shown)) == sorted(map(str, scored))
-            else ()
-        )
+    is_index = not any(one.target in shown for one in study.instances)  # the text of a label has no order
+    if is_same and is_index and sorted(map(str, shown)) == sorted(map(str, scored)):
+        yield f"{shown} in few-shot examples, but {scored} in the question"
 
 
 @query("PF807", "all few-shot examples have the same answer", given_shots, at=("fewshot_config", "samples"))

@@ -184,6 +184,15 @@ groups = st.fixed_dictionaries(
     },
     optional={"aggregate_metric_list": metrics, "tag": st.one_of(names, values), "metadata": values},
 )
+SHOTS_WITH_TEXT_FOR_CHOICES = {
+    "task": "a",
+    "output_type": "multiple_choice",
+    "doc_to_text": "question",
+    "doc_to_choice": "choices",
+    "doc_to_target": "answer",
+    "fewshot_config": {"doc_to_choice": "Question: {{question}}"},
+    "metadata": {"promptfmt": {"docs": [{"question": "", "choices": ["0"], "answer": 0}]}},
+}
 NOISE = (*[""] * 8, "task: others\n", "doc_to_text: [\n", "a: {b: 1, b: 2}\n", "include: missing\n", "\x0c")
 
 
@@ -211,6 +220,7 @@ def assert_sound(first: LintResult, second: LintResult) -> None:
 @settings(max_examples=200)
 @given(st.one_of(configs, whole_configs, whole_configs), st.sampled_from((PLAIN, CHAT)))
 @example({"task": "a", "doc_to_text": "", "doc_to_target": "", "generation_kwargs": {"until": 1}}, PLAIN)
+@example(SHOTS_WITH_TEXT_FOR_CHOICES, PLAIN)
 def test_no_rule_raises_and_findings_are_stable(config: dict[str, Any], profile: Profile) -> None:
     first, second = checked(config, profile), checked(config, profile)
     if first is None or second is None:
