@@ -157,7 +157,7 @@ def written_lines(trial: TemplateTrial, conversation: Conversation, state: State
 def has_inner_mask(trial: TemplateTrial, conversation: Conversation) -> bool:
     """Return whether a piece that a template writes, such as the text of a macro, has text before a mask in it.
 
-    transformers takes the begin of the piece for that of the mask.
+    transformers uses the start of the piece as the start of the mask.
     """
     stepping = _Stepping(trial.source)
     trial.rendered_by(stepping, conversation, conversation.finished)

@@ -82,9 +82,8 @@ def turn_not_closed(trial: TemplateTrial) -> Iterator[Finding]:
         )
     if (ends := end_of_all(trial, layout)) is not None:
         message, do = "an end token follows the last message of any role", "write the end token after answers only"
-        is_known = (
-            trial.added_tokens.get(ends) in trial.options.stop_ids
-        )  # another one ends a turn, this one a document
+        # A token that stops generation may end the document, after another one that ends the turn.
+        is_known = trial.added_tokens.get(ends) in trial.options.stop_ids
         severity, place = Severity.INFO if is_known else Severity.WARNING, trial.place_of(ends, "eos_token")
         yield finding(message, layout.asked or "", place, severity=severity, do=do)
     for message, marker, severity in _closed_by_role(trial, layout):
